@@ -131,6 +131,21 @@ Contestant norm_of(Memory& memory, Stream& stream, Stream& host) {
           [=, &stream] { kernels::sum_of_squares(stream, data, count, squares); }};
 }
 
+Contestant exact_norm_of(Memory& memory, Stream& stream, Stream& host) {
+  const float* const data = memory.part(0, 1);
+  static Arena result(stream.device(), Bytes(sizeof(kernels::ExactSquares)));
+  auto* const squares = reinterpret_cast<kernels::ExactSquares*>(result.data());
+  kernels::ExactSquares expected{}, found{};
+  kernels::exact_squares(host, memory.host().data(), checked, &expected);
+  kernels::exact_squares(stream, data, checked, squares);
+  kernels::copy(stream, &found, squares, Bytes(sizeof found));
+  stream.synchronize();
+  require(found == expected, "exact norm");
+  const std::size_t count = memory.elements(1);
+  return {"exact-norm", 4.0 * static_cast<double>(count),
+          [=, &stream] { kernels::exact_squares(stream, data, count, squares); }};
+}
+
 Contestant ranked_sum_of(Memory& memory, Stream& stream) {
   constexpr std::size_t ranks = 4;
   const std::size_t shard = memory.elements(8);
@@ -154,6 +169,7 @@ void measure_all(const Options& options) {
                               copy_of(memory, stream),           cast_of(memory, stream, false),
                               cast_of(memory, stream, true),     ranked_sum_of(memory, stream)};
   all.push_back(adamw_of(memory, stream, host, some_runs));
+  all.push_back(exact_norm_of(memory, stream, host));
   std::vector<std::function<void()>> bodies;
   for (const Contestant& each : all) {
     bodies.push_back([&] {

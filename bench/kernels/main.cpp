@@ -1,7 +1,8 @@
-// AdamW, casts and the norm against what memory can do: the triad with the better of ordinary and streaming stores, and
-// a plain read of as many bytes. One thread; contestants take turns. Results are checked before times are taken.
+// AdamW, casts and both norms against what memory can do: the triad with the better of ordinary and streaming stores,
+// and a plain read of as many bytes. One thread; contestants take turns. Results are checked before times are taken.
 //
-// usage: kernels [--mib N] [--rounds N]    prints "NAME GB/s" lines; bytes are those read and written
+// usage: kernels [--mib N] [--rounds N]    prints "NAME GB/s" lines; bytes are those read and written. Of norms also
+// the ns of an element: with --mib 8 those of a core that finds its data in the last cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,6 +39,7 @@ struct Contestant {
   std::string name;
   double bytes;
   std::function<void()> run;
+  std::size_t elements = 0;  // of a norm
 };
 
 void require(bool right, const char* what) {
@@ -86,11 +88,30 @@ Contestant norm_of(Memory& memory, Stream& stream) {
   double expected = 0.0;
   for (std::size_t i = 0; i < kernels::norm_block; ++i) expected += static_cast<double>(data[i] * data[i]);
   require(near(squares, expected), "norm");
-  return {"norm", 4.0 * static_cast<double>(count), [data, count, &stream] {
+  return {"norm", 4.0 * static_cast<double>(count),
+          [data, count, &stream] {
             double result = 0.0;
             kernels::sum_of_squares(stream, data, count, &result);
             require(result > 0.0, "norm");
-          }};
+          },
+          count};
+}
+
+Contestant exact_norm_of(Memory& memory, Stream& stream) {
+  const float* data = memory.part(0, 1);
+  const std::size_t count = memory.elements(1);
+  kernels::ExactSquares squares{};
+  kernels::exact_squares(stream, data, kernels::norm_block, &squares);
+  double expected = 0.0;
+  for (std::size_t i = 0; i < kernels::norm_block; ++i) expected += static_cast<double>(data[i] * data[i]);
+  require(near(kernels::value_of(squares), expected), "exact norm");
+  return {"exact-norm", 4.0 * static_cast<double>(count),
+          [data, count, &stream] {
+            kernels::ExactSquares result{};
+            kernels::exact_squares(stream, data, count, &result);
+            require(result.top > 0, "exact norm");
+          },
+          count};
 }
 
 // Both directions move 6 bytes per element; the 16-bit side stands in the second half.
@@ -131,7 +152,10 @@ void measure(const std::vector<Contestant>& contestants, std::size_t rounds) {
   for (const Contestant& each : contestants) bodies.push_back(each.run);
   const std::vector<double> seconds = bench::alternate(bodies, rounds);
   for (std::size_t i = 0; i < contestants.size(); ++i) {
-    bench::print_figure("kernels/" + contestants[i].name, contestants[i].bytes / seconds[i] / 1e9, "GB/s");
+    const auto& [name, bytes, run, elements] = contestants[i];
+    bench::print_figure("kernels/" + name, bytes / seconds[i] / 1e9, "GB/s");
+    if (elements == 0) continue;
+    bench::print_figure("kernels/" + name + "/element", seconds[i] / static_cast<double>(elements) * 1e9, "ns");
   }
 }
 
@@ -146,6 +170,7 @@ void measure_all(const Options& options) {
   scalars.decay_power[1] = 0.997;
   std::vector<Contestant> all{adamw_of(of_optimizer, stream, scalars)};
   all.push_back(norm_of(memory, stream));
+  all.push_back(exact_norm_of(memory, stream));
   all.push_back(read_of(memory));
   for (const DType narrow : {DType::bf16, DType::fp16}) {
     for (const bool widens : {false, true}) all.push_back(cast_of(memory, stream, DType::fp32, narrow, widens));

@@ -41,6 +41,7 @@
 #include "tessera/device/time_stamps.hpp"
 #include "tessera/kernels/accumulate.hpp"
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/kernels/exact_squares.hpp"
 #include "tessera/kernels/instruction_set.hpp"
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/optimizer.hpp"

@@ -15,6 +15,7 @@ void accumulate(void*, const AccumulateArguments&) { refuse(); }
 void divide(void*, float*, float, std::size_t) { refuse(); }
 void fill_negative_zero(void*, void*, Format, std::size_t) { refuse(); }
 void sum_of_squares(void*, const NormArguments&, double*, double*) { refuse(); }
+void exact_squares(void*, const NormArguments&, ExactSquares*, ExactSquares*) { refuse(); }
 void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
 void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
@@ -22,6 +23,7 @@ void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScala
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
 void set_part(void*, StepPart*, const StepPart&) { refuse(); }
+void set_weights(void*, double*, const FewWeights&) { refuse(); }
 void set_scalars(void*, StepScalars*, const StepScalars&) { refuse(); }
 void touch(void*, std::byte*, std::byte*, bool) { refuse(); }
 

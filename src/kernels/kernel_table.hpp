@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "tessera/kernels/accumulate.hpp"
+#include "tessera/kernels/exact_squares.hpp"
 
 namespace tessera::kernels {
 
@@ -83,6 +84,7 @@ struct KernelTable {
   void (*accumulate)(const AccumulateArguments&);
   void (*divide)(float* data, float divisor, std::size_t count);
   double (*sum_of_squares)(const NormArguments&);
+  ExactSquares (*exact_squares)(const NormArguments&);
   void (*ranked_sum)(const RankedSumArguments&);
   void (*adamw)(const AdamWArguments&);
   void (*sgd)(const SgdArguments&);

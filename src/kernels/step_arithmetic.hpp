@@ -1,14 +1,10 @@
 // One update's decisions are scalar arithmetic that hosts and devices share: the same operations, the same bits.
 #pragma once
 
+#include "kernels/any_device.hpp"
+#include "kernels/exact_arithmetic.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/step_scalars.hpp"
-
-#if defined(__CUDACC__)
-#define TESSERA_ANY_DEVICE __host__ __device__
-#else
-#define TESSERA_ANY_DEVICE
-#endif
 
 namespace tessera::kernels {
 
@@ -48,16 +44,39 @@ TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& sc
   return {static_cast<float>(1.0 - first), static_cast<float>(1.0 - second)};
 }
 
-// Values of one rank's row.
+// ---- a rank's row: norms, its part, the weights of its granules ----
+
+inline constexpr std::size_t part_values = sizeof(StepPart) / sizeof(double);
+
+TESSERA_ANY_DEVICE inline std::size_t norm_values(const NormPartials& partials) {
+  return partials.units * (partials.exact ? sizeof(ExactSquares) / sizeof(double) : 1);
+}
+
 TESSERA_ANY_DEVICE inline std::size_t row_of(const NormPartials& partials) {
-  return partials.units * (partials.exact ? 4 : 1) + partials.rounds +
-         (partials.divisor > 0.0 ? sizeof(StepPart) / sizeof(double) : 0);
+  return norm_values(partials) + (partials.divisor > 0.0 ? part_values + partials.rounds : 0);
+}
+
+// Entry i of the norms of all rows, one rank after the other.
+TESSERA_ANY_DEVICE inline const ExactSquares& exact_norm(const NormPartials& partials, std::size_t i) {
+  const double* row = partials.values + i / partials.units * row_of(partials);
+  return reinterpret_cast<const ExactSquares*>(row)[i % partials.units];
 }
 
 TESSERA_ANY_DEVICE inline const StepPart& part_of(const NormPartials& partials, std::size_t rank) {
-  return *reinterpret_cast<const StepPart*>(partials.values + rank * row_of(partials) +
-                                            partials.units * (partials.exact ? 4 : 1));
+  return *reinterpret_cast<const StepPart*>(partials.values + rank * row_of(partials) + norm_values(partials));
 }
+
+// Granules are dealt to ranks in turn, so this is their order. What does not exist weighs 0.0, which changes no sum.
+TESSERA_ANY_DEVICE inline double weight_of_granules(const NormPartials& partials) {
+  const double* const weights = partials.values + norm_values(partials) + part_values;
+  double weight = 0.0;
+  for (std::size_t round = 0; round < partials.rounds; ++round) {
+    for (std::size_t rank = 0; rank < partials.ranks; ++rank) weight += weights[rank * row_of(partials) + round];
+  }
+  return weight;
+}
+
+// ---- the decisions ----
 
 // All ranks' parts.
 struct PartsOfStep {
@@ -78,11 +97,7 @@ TESSERA_ANY_DEVICE inline PartsOfStep sum_of_parts(const NormPartials& partials)
     if (part.kind == StepPart::Kind::samples) ++weighing;
     if (part.kind == StepPart::Kind::discarded) ++discarding;
   }
-  for (std::size_t round = 0; round < partials.rounds; ++round) {
-    for (std::size_t rank = 0; rank < partials.ranks; ++rank) {
-      weight += reinterpret_cast<const double*>(&part_of(partials, rank) + 1)[round];
-    }
-  }
+  if (partials.rounds > 0 && weighing > 0) weight = weight_of_granules(partials);
   // Not even this rank's own part was written where its stream has failed.
   const std::size_t there = partials.ranks - imagined;
   if (imagined > 0 && there > 0) weight *= static_cast<double>(partials.ranks) / static_cast<double>(there);

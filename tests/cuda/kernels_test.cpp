@@ -135,6 +135,17 @@ TEST_CASE("cuda: fills cover their bytes and no others") {
   CHECK(data.guards_intact());
 }
 
+TEST_CASE_TEMPLATE("cuda: a fill with -0 covers its elements and no others", T, float, bf16, fp16) {
+  Stream stream = cuda_stream();
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    DeviceBuffer<T> data(std::vector<T>(count, T(5.0f)), shift);
+    kernels::fill_negative_zero(stream, {data.data(), dtype_of<T>}, count);
+    stream.synchronize();
+    CHECK(bit_differences(data.values(), std::vector<T>(count, T(-0.0f))) == 0);
+    CHECK(data.guards_intact());
+  });
+}
+
 TEST_CASE("cuda: adamw has the CPU's bits, and changes nothing in a skipped step") {
   constexpr kernels::AdamWSettings settings = {
       .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
@@ -339,6 +350,101 @@ TEST_CASE("cuda: the squared norm has the CPU's bits, beyond one round of fp64 l
   with_each_shape(check);
   for (std::size_t blocks : {63u, 64u, 65u, 129u}) check(blocks * kernels::norm_block + 7, 1);
   if (!tests::reduced()) check((kernels::norm_lanes + 3) * kernels::norm_block + 5, 0);
+}
+
+namespace {
+
+// Numbers of all exponents, or of those next to 2^exponent.
+std::vector<float> squares_case(std::size_t count, std::uint32_t seed, int exponent) {
+  std::vector<float> values = exponent == 0 ? numbers_and_patterns(count, seed) : numbers(count, seed);
+  for (float& value : values) value = std::isfinite(value) ? std::ldexp(value, exponent) : 1.0f;
+  return values;
+}
+
+template <typename T>
+void check_exact_squares(std::size_t count, std::size_t shift, int exponent) {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  const std::vector<T> values = rounded<T>(squares_case(count, 61, exponent));
+  DeviceBuffer<T> data(values, shift);
+  DeviceBuffer<double> result(4);
+  auto* const on_gpu = reinterpret_cast<kernels::ExactSquares*>(result.data());
+  kernels::exact_squares(stream, {data.data(), dtype_of<T>}, count, on_gpu);
+  stream.synchronize();
+  kernels::ExactSquares expected{-1, {}};
+  kernels::exact_squares(host, {values.data(), dtype_of<T>}, count, &expected);
+  CHECK(std::memcmp(result.values().data(), &expected, sizeof expected) == 0);
+  CHECK(result.guards_intact());
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: exact squares are the CPU's, beyond one round of blocks too", T, float, bf16, fp16) {
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    for (const int exponent : {0, -70, 100}) check_exact_squares<T>(count, shift, exponent);
+  });
+  for (const std::size_t count : {4095u, 4096u, 4097u, 70'001u}) check_exact_squares<T>(count, 1, 0);
+  if (!tests::reduced()) check_exact_squares<T>(1024 * 4096 + 4099, 0, 0);
+}
+
+TEST_CASE("cuda: exact squares see what is not finite") {
+  Stream stream = cuda_stream();
+  std::vector<float> values = numbers(9000, 3);
+  for (const auto& [value, top] : {std::pair(-HUGE_VALF, kernels::ExactSquares::infinite),
+                                   {std::nanf(""), kernels::ExactSquares::nan},
+                                   {HUGE_VALF, kernels::ExactSquares::nan}}) {
+    values[top == kernels::ExactSquares::nan ? 17 : 8191] = value;
+    values[18] = std::isnan(value) ? value : values[18];
+    DeviceBuffer<float> data(values);
+    DeviceBuffer<double> result(4);
+    kernels::exact_squares(stream, data.data(), values.size(), reinterpret_cast<kernels::ExactSquares*>(result.data()));
+    stream.synchronize();
+    const kernels::ExactSquares expected{top, {}};
+    CHECK(std::memcmp(result.values().data(), &expected, sizeof expected) == 0);
+  }
+}
+
+TEST_CASE("cuda: begin_update adds exact norms and weights of granules as the CPU does") {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  for (const auto& [units, ranks, rounds] : {std::array<std::size_t, 3>{1, 1, 40}, {7, 3, 5}, {130, 5, 0}}) {
+    const std::size_t row = 4 * units + 2 + rounds;
+    std::vector<double> rows(row * ranks);
+    DeviceBuffer<double> values(rows);
+    const auto norm_at = [&](std::size_t i) { return i / units * row + i % units * 4; };
+    for (std::size_t i = 0; i < units * ranks; ++i) {
+      const std::vector<float> numbers_of_unit =
+          squares_case(100, static_cast<std::uint32_t>(i), static_cast<int>(i % 90) - 40);
+      DeviceBuffer<float> on_gpu(numbers_of_unit);
+      kernels::exact_squares(host, numbers_of_unit.data(), 100,
+                             reinterpret_cast<kernels::ExactSquares*>(rows.data() + norm_at(i)));
+      kernels::exact_squares(stream, on_gpu.data(), 100,
+                             reinterpret_cast<kernels::ExactSquares*>(values.data() + norm_at(i)));
+      stream.synchronize();
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::vector<double> weights;
+      for (float value : numbers(rounds - (rank + 1 == ranks && rounds > 0 ? 1 : 0), 9))
+        weights.push_back(std::fabs(value));
+      const kernels::StepPart part{2.5, kernels::StepPart::Kind::samples};
+      const std::size_t place = rank * row + 4 * units;
+      kernels::set_part(host, reinterpret_cast<kernels::StepPart*>(rows.data() + place), part, weights, rounds);
+      kernels::set_part(stream, reinterpret_cast<kernels::StepPart*>(values.data() + place), part, weights, rounds);
+    }
+    kernels::StepScalars expected = scalars_at_step_3();
+    DeviceScalars on_gpu(expected);
+    const kernels::StepSettings settings = {.clip_norm = 1.0f, .decay = {0.9, 0.95}};
+    const auto partials = [&](const double* data) {
+      return kernels::NormPartials{
+          .values = data, .units = units, .ranks = ranks, .divisor = 6.0, .exact = true, .rounds = rounds};
+    };
+    kernels::begin_update(host, &expected, partials(rows.data()), settings);
+    kernels::begin_update(stream, on_gpu.get(), partials(values.data()), settings);
+    stream.synchronize();
+    CHECK(same_bits(on_gpu.values(), expected));
+    CHECK(expected.skip == 0);
+    CHECK(std::memcmp(values.values().data(), rows.data(), row * ranks * sizeof(double)) == 0);
+  }
 }
 
 TEST_CASE("cuda: sums over ranks have the CPU's bits, by pointers and at equal distances") {

@@ -157,6 +157,13 @@ void sums() {
   const std::vector<double> partials(300, 1.0);
   kernels::StepScalars scalars;
   kernels::cuda::begin_update(stream, &scalars, {.values = partials.data(), .units = 100, .ranks = 3}, {});
+  std::vector<kernels::ExactSquares> squares(kernels::cuda::most_exact_partials);
+  kernels::ExactSquares exact{};
+  kernels::cuda::exact_squares(stream, {from.data(), kernels::Format::fp32, from.size()}, squares.data(), &exact);
+  const std::vector<double> exact_rows(3 * (4 * 100 + 2 + 5));
+  kernels::cuda::begin_update(
+      stream, &scalars,
+      {.values = exact_rows.data(), .units = 100, .ranks = 3, .divisor = 3.0, .exact = true, .rounds = 5}, {});
 }
 
 template <typename T>

@@ -92,6 +92,16 @@ TEST_CASE("cast of equal types onto itself leaves the bits alone, signalling NaN
   CHECK(bit_differences(values, before) == 0);
 }
 
+TEST_CASE_TEMPLATE("a fill with -0 covers its elements and no others, and adds nothing", T, float, bf16, fp16) {
+  Stream stream = host_stream();
+  with_each_case([&](std::size_t count, std::size_t shift) {
+    Buffer<T> data(std::vector<T>(count, T(5.0f)), shift);
+    kernels::fill_negative_zero(stream, {data.data(), dtype_of<T>}, count);
+    CHECK(bit_differences(data.values(), std::vector<T>(count, T(-0.0f))) == 0);
+    CHECK(data.guards_intact());
+  });
+}
+
 TEST_CASE_TEMPLATE("accumulate adds in fp32, element by element", From, float, bf16, fp16) { check_accumulate<From>(); }
 
 TEST_CASE("divide is a true division, and division by 1 leaves the bits alone") {

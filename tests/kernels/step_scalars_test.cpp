@@ -1,9 +1,13 @@
 // The scalars of a step: norm, clipping, skipping, running powers.
 #include "tessera/kernels/step_scalars.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "cases.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/kernels/norm.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -123,6 +127,131 @@ TEST_CASE("gradients are divided by what ranks bring: micro-batches or the weigh
   const StepScalars imagined = after({{6400.0, {1.0, Kind::micro_batches}}, {3600.0, {}}}, 2.0);
   CHECK(imagined.weight == 2.0);
   CHECK(imagined.gradient_norm == 25.0);
+}
+
+namespace {
+
+// Rows of two units' exact norms, a part, and the weights of so many granules.
+class ExactRows {
+ public:
+  ExactRows(std::size_t ranks, std::size_t rounds) : ranks_(ranks), rounds_(rounds), values_(ranks * row()) {}
+
+  void set_norm(std::size_t rank, std::size_t unit, const kernels::ExactSquares& norm) {
+    std::memcpy(&values_[rank * row() + 4 * unit], &norm, sizeof norm);
+  }
+  void set_part(std::size_t rank, const kernels::StepPart& part, std::span<const double> weights) {
+    Stream stream = host_stream();
+    auto* const place = reinterpret_cast<kernels::StepPart*>(&values_[rank * row() + 8]);
+    kernels::set_part(stream, place, part, weights, rounds_);
+  }
+  std::size_t row() const { return 8 + 2 + rounds_; }
+  std::vector<double>& values() { return values_; }
+
+  StepScalars decide(double divisor) const {
+    Stream stream = host_stream();
+    StepScalars scalars;
+    kernels::begin_update(
+        stream, &scalars,
+        {.values = values_.data(), .units = 2, .ranks = ranks_, .divisor = divisor, .exact = true, .rounds = rounds_},
+        {});
+    return scalars;
+  }
+
+ private:
+  std::size_t ranks_;
+  std::size_t rounds_;
+  std::vector<double> values_;
+};
+
+kernels::ExactSquares exact_squares_of(std::span<const float> values) {
+  Stream stream = host_stream();
+  kernels::ExactSquares result{};
+  kernels::exact_squares(stream, values.data(), values.size(), &result);
+  return result;
+}
+
+// Large and small ones, so that another order gives other bits.
+double weight_of(std::size_t granule) { return std::ldexp(1.0, granule % 3 == 0 ? 53 : 0) + 0.1 * double(granule); }
+
+}  // namespace
+
+TEST_CASE("exact norms add up to the same bits, however numbers are dealt to ranks and units") {
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    const std::size_t ranks = 1 + seed % 12;
+    const std::vector<float> values = numbers(1000, seed);
+    const kernels::ExactSquares whole = exact_squares_of(values);
+    const double expected = std::sqrt(kernels::value_of(whole));
+    ExactRows rows(ranks, 0);
+    for (std::size_t cut = 0; cut < 2 * ranks; ++cut) {
+      const std::size_t begin = values.size() * cut / (2 * ranks), end = values.size() * (cut + 1) / (2 * ranks);
+      rows.set_norm(cut % ranks, cut / ranks, exact_squares_of(std::span(values).subspan(begin, end - begin)));
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) rows.set_part(rank, {1.0, Kind::micro_batches}, {});
+    CHECK(std::bit_cast<std::uint64_t>(rows.decide(double(ranks)).gradient_norm) ==
+          std::bit_cast<std::uint64_t>(expected));
+  }
+}
+
+TEST_CASE("an exact norm that is not finite skips the step, and one that nobody wrote is zero") {
+  ExactRows rows(2, 0);
+  for (const std::size_t rank : {0u, 1u}) rows.set_part(rank, {1.0, Kind::micro_batches}, {});
+  CHECK(rows.decide(2.0).gradient_norm == 0.0);
+  CHECK(rows.decide(2.0).skip == 0);
+  rows.set_norm(0, 1, {kernels::ExactSquares::infinite, {}});
+  CHECK(std::isinf(rows.decide(2.0).gradient_norm));
+  CHECK(rows.decide(2.0).skip == 1);
+  rows.set_norm(1, 0, {kernels::ExactSquares::nan, {}});
+  CHECK(std::isnan(rows.decide(2.0).gradient_norm));
+  CHECK(rows.decide(2.0).skip == 1);
+}
+
+TEST_CASE("weights of granules add up in their order on any number of ranks") {
+  constexpr std::size_t granules = 40;
+  double expected = 0.0;
+  for (std::size_t granule = 0; granule < granules; ++granule) expected += weight_of(granule);
+  for (std::size_t ranks = 1; ranks <= granules; ++ranks) {
+    const std::size_t rounds = (granules + ranks - 1) / ranks;
+    ExactRows rows(ranks, rounds);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::vector<double> weights;
+      for (std::size_t granule = rank; granule < granules; granule += ranks) weights.push_back(weight_of(granule));
+      rows.set_part(rank, {-1.0, Kind::samples}, weights);
+    }
+    CHECK(rows.decide(1.0).weight == expected);
+  }
+}
+
+TEST_CASE("weights of granules are copied at the call, written where they belong, and followed by zeros") {
+  ExactRows rows(2, 70);
+  std::fill(rows.values().begin(), rows.values().end(), -7.0);
+  std::vector<double> weights(36);
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = weight_of(i);
+  std::vector<double> kept = weights;
+  Stream stream(Device::cpu(), {.name = "weights"});
+  kernels::set_part(stream, reinterpret_cast<kernels::StepPart*>(&rows.values()[8]), {3.0, Kind::samples}, kept, 70);
+  std::fill(kept.begin(), kept.end(), 0.5);
+  stream.synchronize();
+  CHECK(rows.values()[7] == -7.0);
+  CHECK(rows.values()[8] == 3.0);
+  for (std::size_t i = 0; i < 36; ++i) CHECK(rows.values()[10 + i] == weights[i]);
+  for (std::size_t i = 36; i < 70; ++i) CHECK(rows.values()[10 + i] == 0.0);
+  CHECK(rows.values()[80] == -7.0);
+  CHECK_THROWS_WITH_AS(rows.set_part(0, {}, std::vector<double>(71)), doctest::Contains("71 weights of granules"),
+                       UsageError);
+}
+
+TEST_CASE("ranks that count micro-batches, and those that skip, ignore the weights of granules") {
+  ExactRows rows(2, 3);
+  rows.set_part(0, {3.0, Kind::micro_batches}, {});
+  rows.set_part(1, {2.0, Kind::micro_batches}, {});
+  CHECK(rows.decide(6.0).weight == 5.0);
+  rows.set_part(1, {0.0, Kind::nothing}, {});
+  CHECK(rows.decide(6.0).weight == 3.0);
+  const double weights[] = {0.25, 0.5};
+  rows.set_part(0, {0.75, Kind::samples}, weights);
+  CHECK(rows.decide(6.0).weight == 0.75);
+  rows.set_part(1, {1.0, Kind::micro_batches}, {});
+  CHECK(std::isnan(rows.decide(6.0).weight));
 }
 
 TEST_CASE("a step whose weights are too small to be divided by in fp32 is skipped") {

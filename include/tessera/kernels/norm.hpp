@@ -7,10 +7,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/kernels/exact_squares.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -22,17 +22,10 @@ inline constexpr std::size_t norm_lanes = 8192;
 // *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
 void sum_of_squares(Stream& stream, Source data, std::size_t count, double* result);
 
-// An exact sum of squares, which does not depend on the order of what is added: the highest of its bins that is in use,
-// and it and the two below it. Bin b counts multiples of 2^(32b). All zero: the sum of nothing.
-struct ExactSquares {
-  std::int64_t top;  // b + 16; 0: nothing
-  std::int64_t bins[3];
-};
-
-// *result = sum of data[i]^2. On the CPU, for now: UsageError on a CUDA device.
+// The same independent of the elements' order, and of how they are cut into parts; fewer than 2^32 elements.
 void exact_squares(Stream& stream, Source data, std::size_t count, ExactSquares* result);
-void add(ExactSquares& sum, const ExactSquares& more);
-double value_of(const ExactSquares& sum);
+void add(ExactSquares& sum, const ExactSquares& term);  // both together have fewer than 2^32 elements
+double value_of(const ExactSquares& sum);               // rounded to fp64: a function of its bins
 
 }  // namespace tessera::kernels
 

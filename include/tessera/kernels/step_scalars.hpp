@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "tessera/device/stream.hpp"
 
@@ -58,7 +59,7 @@ struct StepSettings {
   LossScaling loss_scaling = {};
 };
 
-// Combines partial squared norms in (unit, rank) order: partials[rank * units + unit], fp64. Then
+// Combines partial squared norms, exact ones in any order and others in (unit, rank) order. Then
 //   share = divisor / weight, the sum of all ranks' parts, in their order: exactly 1 when all did all micro-batches,
 //   norm = sqrt(sum) * share / loss_scale,
 //   gradient_factor = (clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1) * share / loss_scale,
@@ -66,22 +67,30 @@ struct StepSettings {
 // then the loss scale of the next step, and, unless skipped, step and decay_power. Where the weight is 0 or not finite,
 // the step is skipped, the norm is 0, and neither counts nor loss scale change. Enqueues on `stream`; does not
 // synchronise.
+//
+// NormPartials are rows, one of each rank, of norms by unit and of what follows them.
 struct NormPartials {
-  const double* values;
+  const double* values;  // a unit's is values[rank * row + unit]
   std::size_t units;
   std::size_t ranks;
-  // Gradients were divided by this before: ranks × micro-batches. Each row then goes on with the rank's StepPart, so
-  // that it has units + 2 values. 0: rows are norms alone, and gradients are the mean already.
+  // Gradients were divided by this before: ranks × micro-batches. Each row then goes on with the rank's StepPart, of 2
+  // values. 0: rows are norms alone, and gradients are the mean already.
   double divisor = 0.0;
-  // Rows of ExactSquares, four words each, in place of doubles.
-  bool exact = false;
-  // Behind its StepPart each row has so many weights of granules, which are added round by round.
+  bool exact = false;  // norms are ExactSquares, of 4 values each
+  // Each row ends with the weights of so many granules of the rank, 0.0 where it has fewer. Of ranks that give weights
+  // of samples, what counts is then their sum in the order of granules: the first of rank 0, of rank 1, …, and then
+  // the second ones. Needs a divisor.
   std::size_t rounds = 0;
 };
 void begin_update(Stream& stream, StepScalars* scalars, NormPartials partials, StepSettings settings);
 
 // *part = value, on the stream.
 void set_part(Stream& stream, StepPart* part, const StepPart& value);
+
+// The same, and the `rounds` doubles behind the part become the weights of this rank's granules, then 0.0. Copies
+// `weights`, of which there are `rounds` at most (UsageError), and allocates nothing.
+void set_part(Stream& stream, StepPart* part, const StepPart& value, std::span<const double> weights,
+              std::size_t rounds);
 
 // *scalars = values, on the stream.
 void set_scalars(Stream& stream, StepScalars* scalars, const StepScalars& values);

@@ -75,7 +75,54 @@ struct Avx2Lanes {
   }
   friend Avx2Lanes square_root(Avx2Lanes a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
 
+  // Compares integers, so that NaNs are larger than infinity.
+  friend Avx2Lanes larger_magnitudes(Avx2Lanes a, Avx2Lanes b) {
+    return {larger_magnitudes(a.low, b.low), larger_magnitudes(a.high, b.high)};
+  }
+
+  // add_slices() of kernels/exact_arithmetic.hpp, four numbers at a time. Fused operations give the same, because
+  // squares are exact.
+  class Slices {
+   public:
+    explicit Slices(const Rounders& rounders) {
+      for (int k = 0; k < 3; ++k) rounder_[k] = _mm256_set1_pd(rounders.of_bin[k]);
+    }
+
+    void add(Avx2Lanes x) {
+      add(_mm256_cvtps_pd(_mm256_castps256_ps128(x.low)));
+      add(_mm256_cvtps_pd(_mm256_extractf128_ps(x.low, 1)));
+      add(_mm256_cvtps_pd(_mm256_castps256_ps128(x.high)));
+      add(_mm256_cvtps_pd(_mm256_extractf128_ps(x.high, 1)));
+    }
+    void store(std::uint64_t (&sums)[3]) const {
+      for (int k = 0; k < 3; ++k) {
+        std::uint64_t lanes[4];
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), sum_[k]);
+        sums[k] = lanes[0] + lanes[1] + lanes[2] + lanes[3];
+      }
+    }
+
+   private:
+    void add(__m256d x) {
+      const __m256d first = _mm256_fmadd_pd(x, x, rounder_[0]);
+      const __m256d after_first = _mm256_fmsub_pd(x, x, _mm256_sub_pd(first, rounder_[0]));
+      const __m256d second = _mm256_add_pd(after_first, rounder_[1]);
+      const __m256d after_second = _mm256_sub_pd(after_first, _mm256_sub_pd(second, rounder_[1]));
+      const __m256d third = _mm256_add_pd(after_second, rounder_[2]);
+      sum_[0] = _mm256_add_epi64(sum_[0], _mm256_castpd_si256(first));
+      sum_[1] = _mm256_add_epi64(sum_[1], _mm256_castpd_si256(second));
+      sum_[2] = _mm256_add_epi64(sum_[2], _mm256_castpd_si256(third));
+    }
+
+    __m256d rounder_[3];
+    __m256i sum_[3] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+  };
+
  private:
+  static __m256 larger_magnitudes(__m256 a, __m256 b) {
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(b), _mm256_set1_epi32(0x7fffffff));
+    return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(a), magnitude));
+  }
   static __m128i load_halves(const std::uint16_t* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   }

@@ -51,6 +51,44 @@ struct Avx512Lanes {
   }
   friend Avx512Lanes square_root(Avx512Lanes a) { return {_mm512_sqrt_ps(a.value)}; }
 
+  // Compares integers, so that NaNs are larger than infinity.
+  friend Avx512Lanes larger_magnitudes(Avx512Lanes a, Avx512Lanes b) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(b.value), _mm512_set1_epi32(0x7fffffff));
+    return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.value), magnitude))};
+  }
+
+  // add_slices() of kernels/exact_arithmetic.hpp, eight numbers at a time. Fused operations give the same, because
+  // squares are exact.
+  class Slices {
+   public:
+    explicit Slices(const Rounders& rounders) {
+      for (int k = 0; k < 3; ++k) rounder_[k] = _mm512_set1_pd(rounders.of_bin[k]);
+    }
+
+    void add(Avx512Lanes x) {
+      add(_mm512_cvtps_pd(_mm512_castps512_ps256(x.value)));
+      add(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x.value, 1)));
+    }
+    void store(std::uint64_t (&sums)[3]) const {
+      for (int k = 0; k < 3; ++k) sums[k] = static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum_[k]));
+    }
+
+   private:
+    void add(__m512d x) {
+      const __m512d first = _mm512_fmadd_pd(x, x, rounder_[0]);
+      const __m512d after_first = _mm512_fmsub_pd(x, x, _mm512_sub_pd(first, rounder_[0]));
+      const __m512d second = _mm512_add_pd(after_first, rounder_[1]);
+      const __m512d after_second = _mm512_sub_pd(after_first, _mm512_sub_pd(second, rounder_[1]));
+      const __m512d third = _mm512_add_pd(after_second, rounder_[2]);
+      sum_[0] = _mm512_add_epi64(sum_[0], _mm512_castpd_si512(first));
+      sum_[1] = _mm512_add_epi64(sum_[1], _mm512_castpd_si512(second));
+      sum_[2] = _mm512_add_epi64(sum_[2], _mm512_castpd_si512(third));
+    }
+
+    __m512d rounder_[3];
+    __m512i sum_[3] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+  };
+
  private:
   static __m256i load_halves(const std::uint16_t* from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));

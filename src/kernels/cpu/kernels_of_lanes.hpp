@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/blocks.hpp"
+#include "kernels/exact_arithmetic.hpp"
 
 namespace tessera::kernels {
 
@@ -150,6 +151,62 @@ double sum_of_squares_lanes(const NormArguments& a) {
     case Format::fp16: return sum_of_squares_of<Lanes, Format::fp16>(static_cast<Halves>(a.data), a.count);
   }
   return 0.0;
+}
+
+// ---- the exact sum of squares (kernels/exact_squares.hpp). A chunk stays in the nearest cache: the first pass over it
+// finds the bin that its largest square belongs to, and the second one cuts all squares from that bin down ----
+
+inline constexpr std::size_t exact_chunk = 2048;
+
+template <typename Lanes>
+[[gnu::always_inline]] inline std::uint32_t largest_of(const Lanes& magnitudes) {
+  float lanes[lane_count];
+  std::uint32_t bits[lane_count];
+  magnitudes.store(lanes);
+  __builtin_memcpy(bits, lanes, sizeof bits);
+  std::uint32_t largest = 0;
+  for (const std::uint32_t each : bits) largest = largest > each ? largest : each;
+  return largest;
+}
+
+template <typename Lanes, Format format>
+ExactSquares exact_squares_of_chunk(const typename Storage<format>::Element* data, std::size_t count) {
+  Lanes magnitudes = Lanes::all(0.0f);
+  for_each_block(
+      count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        __builtin_prefetch(reinterpret_cast<const char*>(data + at) + prefetched_bytes);
+        magnitudes = larger_magnitudes(magnitudes, read<Lanes, format>(data, at, n));
+      });
+  const std::int64_t top = top_of(largest_of(magnitudes));
+  if (!has_bins(top)) return {top, {}};
+  typename Lanes::Slices slices(rounders_of(top));
+  for_each_block(
+      count, [&](std::size_t at, std::size_t n)
+                 __attribute__((always_inline)) { slices.add(read<Lanes, format>(data, at, n)); });
+  std::uint64_t sums[3];
+  slices.store(sums);
+  return sum_of_slices(top, sums, (count + lane_count - 1) / lane_count * lane_count);
+}
+
+template <typename Lanes, Format format>
+ExactSquares exact_squares_of(const typename Storage<format>::Element* data, std::size_t count) {
+  ExactSquares sum{};
+  for (std::size_t at = 0; at < count; at += exact_chunk) {
+    add_exactly(sum,
+                exact_squares_of_chunk<Lanes, format>(data + at, count - at < exact_chunk ? count - at : exact_chunk));
+  }
+  return sum;
+}
+
+template <typename Lanes>
+ExactSquares exact_squares_lanes(const NormArguments& a) {
+  using Halves = const std::uint16_t*;
+  switch (a.format) {
+    case Format::fp32: return exact_squares_of<Lanes, Format::fp32>(static_cast<const float*>(a.data), a.count);
+    case Format::bf16: return exact_squares_of<Lanes, Format::bf16>(static_cast<Halves>(a.data), a.count);
+    case Format::fp16: return exact_squares_of<Lanes, Format::fp16>(static_cast<Halves>(a.data), a.count);
+  }
+  return {};
 }
 
 // ---- the sum over ranks: a block's sum stays in registers until every rank's part was added, so each contribution is
@@ -318,6 +375,7 @@ inline constexpr KernelTable table_of_lanes = {
     .accumulate = accumulate_lanes<Lanes>,
     .divide = divide_lanes<Lanes>,
     .sum_of_squares = sum_of_squares_lanes<Lanes>,
+    .exact_squares = exact_squares_lanes<Lanes>,
     .ranked_sum = ranked_sum_lanes<Lanes>,
     .adamw = adamw_lanes<Lanes>,
     .sgd = sgd_lanes<Lanes>,

@@ -76,6 +76,31 @@ struct PortableLanes {
     return each([&](std::size_t k) { return __builtin_sqrtf(a.lane[k]); });
   }
 
+  // Compares integers, so that NaNs are larger than infinity.
+  friend PortableLanes larger_magnitudes(const PortableLanes& a, const PortableLanes& b) {
+    return each([&](std::size_t k) {
+      const auto largest = __builtin_bit_cast(std::uint32_t, a.lane[k]);
+      const auto magnitude = __builtin_bit_cast(std::uint32_t, b.lane[k]) & 0x7fffffffu;
+      return __builtin_bit_cast(float, largest > magnitude ? largest : magnitude);
+    });
+  }
+
+  class Slices {
+   public:
+    explicit Slices(const Rounders& rounders) : rounders_(rounders) {}
+
+    void add(const PortableLanes& x) {
+      for (const float number : x.lane) add_slices(static_cast<double>(number), rounders_, sums_);
+    }
+    void store(std::uint64_t (&sums)[3]) const {
+      for (int k = 0; k < 3; ++k) sums[k] = sums_[k];
+    }
+
+   private:
+    Rounders rounders_;
+    std::uint64_t sums_[3] = {0, 0, 0};
+  };
+
  private:
   template <typename Half>
   static PortableLanes load_as(const std::uint16_t* from) {

@@ -19,6 +19,10 @@ void fill_negative_zero(void* native, void* data, Format format, std::size_t cou
 // `lanes`: room for norm_lanes doubles, for this sum alone until it has run.
 void sum_of_squares(void* native, const NormArguments& a, double* lanes, double* result);
 
+// `partials`: room for so many, for this sum alone until it has run.
+inline constexpr std::size_t most_exact_partials = 1024;
+void exact_squares(void* native, const NormArguments& a, ExactSquares* partials, ExactSquares* result);
+
 // contribution r is at contributions[r]; more ranks than `most_contributions` need the strided form.
 inline constexpr std::size_t most_contributions = 64;
 void ranked_sum(void* native, const RankedSumArguments& a);
@@ -33,6 +37,13 @@ void outer_update(void* native, const OuterSpans& spans, const OuterSettings& se
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);
 void set_part(void* native, StepPart* part, const StepPart& value);
+// So many weights of granules are carried by one task.
+struct FewWeights {
+  static constexpr std::size_t most = 16;
+  std::size_t count;
+  double weight[most];
+};
+void set_weights(void* native, double* places, const FewWeights& few);
 void set_scalars(void* native, StepScalars* scalars, const StepScalars& values);
 
 // Reads the two bytes, and writes them back when `write`: the touch test mode.

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_table.hpp"
 #include "kernels/cuda/packs.cuh"
+#include "kernels/exact_arithmetic.hpp"
 #include "kernels/step_arithmetic.hpp"
 #include "tessera/device/cuda_launch.cuh"
 #include "tessera/kernels/norm.hpp"
@@ -231,6 +232,78 @@ void sum_of_squares(void* native, const NormArguments& a, double* lanes, double*
   });
   const auto pairs = static_cast<unsigned>(used / 2);
   launch(native, {.threads = pairs < 1024 ? pairs : 1024}, add_lanes, lanes, used, result);
+}
+
+// ---- the exact sum of squares (kernels/exact_squares.hpp). Each thread cuts its own packs into bins of its own; what threads
+// and blocks have add up in any order ----
+
+namespace {
+
+// sums[0] becomes the sum of one of each thread of the block, whose number is a power of two. All threads call it.
+template <typename Sum>
+__device__ void add_up_in_block(Sum* sums) {
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) add_exactly(sums[threadIdx.x], sums[threadIdx.x + half]);
+  }
+}
+
+constexpr unsigned exact_packs = 4;  // that a thread has under way at a time
+
+__device__ ExactSquares squares_of(const float (&x)[exact_packs][pack]) {
+  std::uint32_t largest = 0;
+  for (unsigned p = 0; p < exact_packs; ++p) {
+    for (std::size_t k = 0; k < pack; ++k) {
+      const std::uint32_t magnitude = float_to_bits(x[p][k]) & 0x7fffffffu;
+      largest = largest > magnitude ? largest : magnitude;
+    }
+  }
+  const std::int64_t top = top_of(largest);
+  if (!has_bins(top)) return {top, {}};
+  const Rounders rounders = rounders_of(top);
+  std::uint64_t sums[3] = {};
+  for (unsigned p = 0; p < exact_packs; ++p) {
+    for (std::size_t k = 0; k < pack; ++k) add_slices(static_cast<double>(x[p][k]), rounders, sums);
+  }
+  return sum_of_slices(top, sums, exact_packs * pack);
+}
+
+template <Format format>
+__global__ void add_exact_squares(const View<format> data, std::size_t count, bool packs, ExactSquares* partials) {
+  __shared__ ExactSquares sums[block_threads];
+  const Sharing by = shared_by(gridDim.x, blockIdx.x);
+  ExactSquares sum{};
+  for (std::size_t first = by.thread * pack; first < count; first += by.threads * pack * exact_packs) {
+    float x[exact_packs][pack];
+#pragma unroll
+    for (unsigned p = 0; p < exact_packs; ++p) read(data, count, first + p * by.threads * pack, packs, x[p]);
+    add_exactly(sum, squares_of(x));
+  }
+  sums[threadIdx.x] = sum;
+  add_up_in_block(sums);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sums[0];
+}
+
+__global__ void add_exact_partials(const ExactSquares* partials, std::size_t count, ExactSquares* result) {
+  __shared__ ExactSquares sums[block_threads];
+  ExactSquares sum{};
+  for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) add_exactly(sum, partials[i]);
+  sums[threadIdx.x] = sum;
+  add_up_in_block(sums);
+  if (threadIdx.x == 0) *result = sums[0];
+}
+
+}  // namespace
+
+void exact_squares(void* native, const NormArguments& a, ExactSquares* partials, ExactSquares* result) {
+  constexpr std::size_t of_a_block = block_threads * exact_packs * pack;
+  const std::size_t blocks = std::clamp<std::size_t>((a.count + of_a_block - 1) / of_a_block, 1, most_exact_partials);
+  for_format(a.format, [&](auto of) {
+    constexpr Format format = decltype(of)::value;
+    launch(native, {.blocks = dim3(static_cast<unsigned>(blocks)), .threads = block_threads}, add_exact_squares<format>,
+           view<format>(a.data), a.count, packed<format>(a.data), partials);
+  });
+  launch(native, {.threads = block_threads}, add_exact_partials, partials, blocks, result);
 }
 
 // ---- sums over ranks in rank order: each contribution is read once, the sum stays in registers ----
@@ -647,14 +720,29 @@ __global__ void decide(StepScalars* scalars, const NormPartials partials, const 
   if (threadIdx.x == 0) set_step(*scalars, sqrt(sum), sum_of_parts(partials), settings);
 }
 
+__global__ void decide_exactly(StepScalars* scalars, const NormPartials partials, const StepSettings settings) {
+  __shared__ ExactTotal totals[most_loaders];
+  ExactTotal total{};
+  const std::size_t count = partials.units * partials.ranks;
+  for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) add_exactly(total, exact_norm(partials, i));
+  totals[threadIdx.x] = total;
+  add_up_in_block(totals);
+  if (threadIdx.x == 0) set_step(*scalars, sqrt(fp64_of(totals[0])), sum_of_parts(partials), settings);
+}
+
 template <typename T>
 __global__ void store(T* place, const T value) {
   *place = value;
 }
 
+__global__ void store_weights(double* places, const __grid_constant__ FewWeights few) {
+  if (threadIdx.x < few.count) places[threadIdx.x] = few.weight[threadIdx.x];
+}
+
 }  // namespace
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings) {
+  if (partials.exact) return launch(native, {.threads = most_loaders}, decide_exactly, scalars, partials, settings);
   const std::size_t count = partials.units * partials.ranks;
   const unsigned loaders =
       count < most_loaders ? (static_cast<unsigned>(count) + 31) / 32 * 32 + (count == 0 ? 32 : 0) : most_loaders;
@@ -663,6 +751,10 @@ void begin_update(void* native, StepScalars* scalars, const NormPartials& partia
 
 void set_scalars(void* native, StepScalars* scalars, const StepScalars& values) {
   launch(native, {.threads = 1}, store<StepScalars>, scalars, values);
+}
+
+void set_weights(void* native, double* places, const FewWeights& few) {
+  launch(native, {.threads = FewWeights::most}, store_weights, places, few);
 }
 
 void set_part(void* native, StepPart* part, const StepPart& value) {
