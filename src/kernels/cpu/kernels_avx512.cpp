@@ -70,7 +70,12 @@ struct Avx512Lanes {
       add(_mm512_cvtps_pd(_mm512_extractf32x8_ps(x.value, 1)));
     }
     void store(std::uint64_t (&sums)[3]) const {
-      for (int k = 0; k < 3; ++k) sums[k] = static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum_[k]));
+      for (int k = 0; k < 3; ++k) {  // _mm512_reduce_add_epi64 would add signed numbers, which may not overflow
+        std::uint64_t lanes[8];
+        _mm512_storeu_si512(lanes, sum_[k]);
+        sums[k] = 0;
+        for (const std::uint64_t lane : lanes) sums[k] += lane;
+      }
     }
 
    private:
