@@ -68,7 +68,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
   for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
-    for (auto& weights : granule_weights_) weights.reserve(plan_.granules(program).rounds());
+    granule_weights_.reserve(plan_.granules(program).rounds());
   }
   for (const plan::UnitSpec& unit : plan_.units) evaluated_.push_back(unit.name + ", evaluated");
   runs_.resize(units_.size());
@@ -390,19 +390,12 @@ void Operations::set_step(std::size_t program, std::optional<float> asked, const
   program_ = program;
   learning_rate_ = asked;
   part_ = part;
-  if (!plan_.has_granules()) return;
-  std::vector<double>& weights = granule_weights_[++next_granule_weights_ % granule_weights_.size()];
-  weights.assign(plan_.granules(program).rounds(), 0.0);
-  std::copy(granule_weights.begin(), granule_weights.end(), weights.begin());
+  granule_weights_.assign(granule_weights.begin(), granule_weights.end());
 }
 
 void Operations::weigh(const Operation& operation, Stream& on) {
-  std::byte* const mine = address(operation.operand(plan::Role::norms).range);
-  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(mine), part_);
-  if (plan_.has_granules()) {
-    const std::vector<double>& weights = granule_weights_[next_granule_weights_ % granule_weights_.size()];
-    kernels::copy(on, mine + plan::step_part_size.count(), weights.data(), Bytes(weights.size() * sizeof(double)));
-  }
+  kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.operand(plan::Role::norms).range)),
+                    part_, granule_weights_, plan_.granules(program_).rounds());
   if (plan_.training_ranks() == 1) note_parts(on);
 }
 

@@ -155,9 +155,7 @@ class Operations {
   std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;
   kernels::StepPart part_;
-  // The latest steps' weights of granules, as labels below.
-  std::array<std::vector<double>, 3> granule_weights_;
-  std::size_t next_granule_weights_ = 0;
+  std::vector<double> granule_weights_;
   // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
   using NormLabel = std::array<char, 112>;
   std::array<NormLabel, 3> norm_labels_{};

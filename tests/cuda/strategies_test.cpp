@@ -86,15 +86,21 @@ Outcome train_on(World& world, const Case& which) {
   }
   model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f});
   Outcome outcome;
+  const Granules granules = model.granules();
+  const std::size_t micro_batches = granules.total > 0 ? granules.mine() : options.micro_batches;
   for (std::uint32_t step = 0; step < 6; ++step) {
-    for (std::uint32_t micro = 0; micro < options.micro_batches; ++micro) {
+    std::vector<double> weights;
+    for (std::uint32_t micro = 0; micro < micro_batches; ++micro) {
+      const auto place = static_cast<std::uint32_t>(granules.total > 0 ? granules.number(micro) : micro);
       for (auto& unit : units) model.forward(*unit);
       for (std::size_t i = units.size(); i-- > 0;) {
-        const std::uint32_t seed = ((step * 8 + micro) * 8 + static_cast<std::uint32_t>(i)) * 8 + 1;
-        model.backward(*units[i], seed + static_cast<std::uint32_t>(world.rank()) * 7919u);
+        const std::uint32_t seed = ((step * 8 + place) * 8 + static_cast<std::uint32_t>(i)) * 8 + 1;
+        const auto rank = static_cast<std::uint32_t>(granules.total > 0 ? 0 : world.rank());
+        model.backward(*units[i], seed + rank * 7919u);
       }
+      if (granules.total > 0) weights.push_back(0.1 + 0.3 * place);
     }
-    model.update();
+    model.update({.granule_weights = weights});
     outcome.norms.push_back(model.last_step().gradient_norm);
   }
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -285,6 +291,35 @@ TEST_CASE("cuda: host code keeps away from the device's memory") {
   Case reference = which;
   reference.device = DeviceChoice::cpu;
   CHECK(same_bits(train<float>(which), train<float>(reference)));
+}
+
+// Against one rank on the CPU. Some ranks have no granule in the last round.
+template <typename T>
+void check_granules(const Precision& precision) {
+  Case reference{.device = DeviceChoice::cpu, .ranks = 1, .precision = precision};
+  reference.sharding.granules = 7;
+  const Outcome expected = train<T>(reference);
+  for (const int ranks : tests::reduced() ? std::vector<int>{3} : std::vector<int>{1, 2, 3, 4}) {
+    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+      for (const BackendChoice backend : {BackendChoice::automatic, BackendChoice::nccl}) {
+        if (backend == BackendChoice::nccl && !nccl_serves(ranks)) continue;
+        Case which = reference;
+        which.device = DeviceChoice::cuda;
+        which.ranks = ranks;
+        which.backend = backend;
+        which.sharding.strategy = strategy;
+        which.sharding.diagnostics = {.delay_seed = 5, .poison = true, .touch = true};
+        CAPTURE(ranks);
+        CAPTURE(to_string(strategy));
+        CHECK(same_bits(train<T>(which), expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: granules_have_the_bits_of_one_rank_on_the_cpu") {
+  check_granules<float>(fp32_precision);
+  check_granules<bf16>(bf16_mixed);
 }
 
 TEST_CASE("cuda: states_in_the_hosts_memory_have_the_bits_of_the_devices") {
