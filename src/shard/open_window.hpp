@@ -112,6 +112,7 @@ class OpenWindow final : public WindowView {
   bool is(std::size_t serial) const { return current_ && current_->serial == serial; }
   const Unit& unit() const override { return *units_[current_->use.unit]; }
   plan::WindowKind kind() const override { return current_->use.kind; }
+  std::size_t granules() const override { return plan_.granules(current_->program).total; }
   bool trains(const Parameter& parameter) const override;
   const float* loss_scale() override { return &memory_.scalars(current_->program)->loss_scale; }
   View parameter(const Parameter& parameter, std::optional<DType> type) override;

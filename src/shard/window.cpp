@@ -136,6 +136,8 @@ bool Window::recomputes() const {
   return window.kind() == plan::WindowKind::forward && window.unit().options().recompute;
 }
 
+std::size_t Window::granules() const { return opened().granules(); }
+
 // Inside a recompute window a unit's parts are called as they were in the forward pass.
 KeptCalls* Window::kept_calls() const {
   const WindowView& window = opened();

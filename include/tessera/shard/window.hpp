@@ -81,6 +81,10 @@ class Window {
   // (UnitOptions::recompute), so that of this call only the results are needed, and nothing that backward reads.
   bool recomputes() const;
 
+  // How many granules a step of this window's program has (FullyShardOptions::granules); 0: none, or the pass is
+  // watched without a plan.
+  std::size_t granules() const;
+
   // False in a pass that only counts or learns the order of windows (watched_pass.hpp): parameters and gradients are
   // then empty, there is no stream, and nothing may be enqueued; what would be may be noted in notes(), unless that is
   // null.

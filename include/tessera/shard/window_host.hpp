@@ -31,6 +31,7 @@ class WindowView {
 
   virtual const Unit& unit() const = 0;
   virtual plan::WindowKind kind() const = 0;
+  virtual std::size_t granules() const { return 0; }
   virtual bool computes() const { return true; }
   virtual WindowNotes* notes() { return nullptr; }
   virtual bool trains(const Parameter& parameter) const = 0;
