@@ -46,10 +46,12 @@ void VisionModel<T>::make_residual(const std::vector<std::size_t>& blocks, bool 
   stages_.push_back({"stem", std::make_unique<Stem<T>>(StemShape{.in = shape_.image.channels,
                                                                  .out = shape_.width,
                                                                  .keeps_size = keeps_size(shape_),
-                                                                 .synchronised = shape_.synchronised_norms})});
+                                                                 .synchronised = shape_.synchronised_norms,
+                                                                 .granules = shape_.granule_norms})});
   std::size_t channels = shape_.width;
   for (NamedBlock& block : residual_blocks(shape_.width, blocks, bottleneck)) {
     block.shape.synchronised = shape_.synchronised_norms;
+    block.shape.granules = shape_.granule_norms;
     stages_.push_back({block.name, std::make_unique<ResidualStage<T>>(block.shape)});
     channels = block.shape.out();
   }

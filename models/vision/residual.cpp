@@ -19,7 +19,7 @@ tessera::vision::ConvolutionShape stem_shape(const StemShape& of) {
 template <typename T>
 Stem<T>::Stem(const StemShape& shape)
     : keeps_size_(shape.keeps_size),
-      convolution_(stem_shape(shape), {.synchronised = shape.synchronised}),
+      convolution_(stem_shape(shape), {.synchronised = shape.synchronised, .granules = shape.granules}),
       pool_({.kernel = 3, .stride = 2, .padding = 1}) {}
 
 template <typename T>

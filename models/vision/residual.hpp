@@ -13,6 +13,7 @@ struct StemShape {
   std::size_t out;
   bool keeps_size;
   bool synchronised;  // its batch norm is, over all ranks
+  bool granules;      // its batch norm is of granules
 };
 
 // For small images a convolution of 3 × 3 that keeps their size; for large ones of 7 × 7 with stride 2, and then the

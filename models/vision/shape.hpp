@@ -25,6 +25,7 @@ struct VisionShape {
   std::size_t width = 0;  // channels of the first stage, or of a transformer's tokens
   float label_smoothing = 0.0f;
   bool synchronised_norms = false;  // batch norms are, over all ranks
+  bool granule_norms = false;       // batch norms are of granules (vision::BatchNormOptions); not both
 };
 
 // This bounds the numbers of a micro-batch's widest layer at the size of its images. With more, bytes would not be

@@ -216,6 +216,33 @@ TEST_CASE_TEMPLATE("cuda: synchronised batch norm is near the CPU's", T, TESSERA
   }
 }
 
+// Four granules, one of them empty, as two replicas of two ranks bring them.
+TEST_CASE("cuda: running moments that move by one granule after the other have the CPU's bits") {
+  Stream host = host_stream(), stream = cuda_stream();
+  for (const std::size_t channels : {1, 5, 130}) {
+    const std::size_t values = batch_norm_values(channels);
+    const std::vector<float> some = random_floats(4 * values, 9);
+    std::vector<double> brought(some.begin(), some.end());
+    for (double& value : brought) value = std::abs(value);
+    for (std::size_t place = 0; place < 4; ++place) brought[place * values] = static_cast<double>(place % 3 * 5);
+    const auto follow = [&](DeviceKind kind, Stream& on) {
+      DeviceBuffer<double> moments(kind, brought);
+      DeviceBuffer<float> mean(kind, std::vector<float>(channels, 0.5f)),
+          variance(kind, std::vector<float>(channels, 2));
+      batch_norm_follow(on, {.channels = channels,
+                             .running_mean = mean.data(),
+                             .running_variance = variance.data(),
+                             .moments = {moments.data(), values, values, 2, 2},
+                             .granules = true});
+      on.synchronize();
+      CHECK(mean.guards_intact());
+      CHECK(variance.guards_intact());
+      return std::pair{mean.values(), variance.values()};
+    };
+    CHECK(follow(DeviceKind::cuda, stream) == follow(DeviceKind::cpu, host));
+  }
+}
+
 TEST_CASE("cuda: batch norm has the same bits each time") {
   Stream stream = cuda_stream();
   Case<bf16> first({700, 34}), second({700, 34});

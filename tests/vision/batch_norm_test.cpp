@@ -423,4 +423,36 @@ TEST_CASE("rank_that_skips_a_pass_moves_its_running_moments_as_the_others_do") {
   CHECK(variance == ranks.parts[1].running_variance);
 }
 
+// Granules stand in the order of places, which on two replicas of two ranks is not that of ranks' numbers.
+TEST_CASE("running_moments_of_granules_move_by_one_after_the_other") {
+  for (const std::uint32_t replicas : {1u, 2u}) {
+    Ranks<float> granules({4, 9, 6, 0}, 7);
+    std::vector<float> mean(7, 0.5f), variance(7, 2.0f);
+    for (std::size_t place = 0; place < 4; ++place) {
+      Norm<float>& granule = granules.parts[place];
+      granule.running_mean = mean, granule.running_variance = variance;
+      granule.forward();
+      mean = granule.running_mean, variance = granule.running_variance;
+      batch_norm_moments<float>(
+          granules.whole.stream,
+          {.x = granule.operands().x, .moments = granules.of(place), .scratch = granule.scratch.data()});
+    }
+    Contributions all = granules.all();
+    all.replicas = replicas;
+    all.ranks_of_replica = 4 / replicas;
+    std::vector<float> followed_mean(7, 0.5f), followed_variance(7, 2.0f);
+    batch_norm_follow(granules.whole.stream, {.channels = 7,
+                                              .running_mean = followed_mean.data(),
+                                              .running_variance = followed_variance.data(),
+                                              .moments = all,
+                                              .granules = true});
+    CHECK(followed_mean == mean);
+    CHECK(followed_variance == variance);
+  }
+}
+
+TEST_CASE("batch_norm_is_synchronised_or_of_granules") {
+  CHECK_THROWS_AS(BatchNorm<float>(3, {.synchronised = true, .granules = true}), UsageError);
+}
+
 }  // namespace batch_norm_test

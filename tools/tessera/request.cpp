@@ -322,6 +322,7 @@ Subject vision_subject(const CommandLine& line, const ModelOptions& given, const
   }
   models::VisionShape chosen = shape;
   chosen.synchronised_norms = given.synchronised_norms;
+  chosen.granule_norms = line.given("--granules");
   return Subject::vision(chosen);
 }
 
@@ -459,6 +460,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--compare", "--fit"});
   refuse_together(line, {"--granules", "--micro-batches"});
   refuse_together(line, {"--granules", "--accumulate-mode"});
+  refuse_together(line, {"--granules", "--sync-batch-norm"});
   refuse_together(line, {"--compare", "--strategy"});
   if (request.compare && request.time.asked)
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});

@@ -126,40 +126,51 @@ void moments_now(const BatchNormMoments<T>& of) {
   }
 }
 
-// The moments are those of one channel over the rows of all ranks, one rank added after the other.
+// These are of one channel.
 struct Moments {
   double count = 0;
   double mean = 0;
   double squares = 0;  // deviations'
 };
 
+Moments brought_moments(const double* brought, std::size_t channels, std::size_t channel) {
+  return {brought[0], brought[1 + channel], brought[1 + channels + channel]};
+}
+
+// The moments are over the rows of all ranks, one rank added after the other.
 Moments moments_of(const Contributions& all, std::size_t channels, std::size_t channel) {
   Moments sum;
   for (std::size_t rank = 0; rank < all.ranks(); ++rank) {
-    const double* const brought = all.of(rank);
-    const double count = brought[0];
-    if (count == 0) continue;
-    const double mean = brought[1 + channel];
-    const double squares = brought[1 + channels + channel];
+    const Moments more = brought_moments(all.of(rank), channels, channel);
+    if (more.count == 0) continue;
     if (sum.count == 0) {
-      sum = {count, mean, squares};
+      sum = more;
       continue;
     }
-    const double apart = mean - sum.mean;
-    const double together = sum.count + count;
-    sum.squares += squares + apart * apart * sum.count * count / together;
-    sum.mean += apart * count / together;
+    const double apart = more.mean - sum.mean;
+    const double together = sum.count + more.count;
+    sum.squares += more.squares + apart * apart * sum.count * more.count / together;
+    sum.mean += apart * more.count / together;
     sum.count = together;
   }
   return sum;
 }
 
+void follow_channel(const BatchNormFollow& of, std::size_t channel, const Moments& moments) {
+  if (moments.count == 0) return;
+  move_running(of.running_mean + channel, moments.mean, of.momentum);
+  move_running(of.running_variance + channel, moments.squares / std::max(1.0, moments.count - 1.0), of.momentum);
+}
+
 void follow_now(const BatchNormFollow& of) {
   for (std::size_t c = 0; c < of.channels; ++c) {
-    const Moments moments = moments_of(of.moments, of.channels, c);
-    if (moments.count == 0) return;
-    move_running(of.running_mean + c, moments.mean, of.momentum);
-    move_running(of.running_variance + c, moments.squares / std::max(1.0, moments.count - 1.0), of.momentum);
+    if (!of.granules) {
+      follow_channel(of, c, moments_of(of.moments, of.channels, c));
+      continue;
+    }
+    for (std::size_t place = 0; place < of.moments.ranks(); ++place) {
+      follow_channel(of, c, brought_moments(of.moments.of_place(place), of.channels, c));
+    }
   }
 }
 
@@ -401,7 +412,8 @@ void batch_norm_follow(Stream& stream, const BatchNormFollow& of) {
                                          .running_variance = of.running_variance,
                                          .momentum = of.momentum,
                                          .moments = of.moments,
-                                         .channels = of.channels};
+                                         .channels = of.channels,
+                                         .granules = of.granules};
     return issue<float>(stream, "batch norm", [rows](void* native) { cuda::batch_norm_follow(native, rows); });
   }
   stream.submit([of] { follow_now(of); });
@@ -447,7 +459,13 @@ BatchNorm<T>::BatchNorm(std::size_t channels, const BatchNormOptions& options)
       bias_({channels}, Initial::zeros()),
       running_mean_({channels}, Initial::zeros()),
       running_variance_({channels}, Initial::ones()) {
+  if (options.synchronised && options.granules) {
+    throw UsageError("batch norm: synchronised it is over the rows of all ranks, with granules over one granule's");
+  }
   if (options.synchronised) statistics_.emplace(batch_norm_values(channels));
+  if (options.granules) {
+    statistics_.emplace(batch_norm_values(channels), CollectiveOptions{.backward = false, .of_granules = true});
+  }
 }
 
 template <Element T>
@@ -457,29 +475,49 @@ void BatchNorm<T>::visit(ModuleVisitor& visitor) {
   visitor("running_mean", running_mean_);
   visitor("running_var", running_variance_);
   if (!statistics_) return;
-  statistics_->when_skipped([this](Window& window, const Contributions& moments) {
-    if (window.kind() != plan::WindowKind::forward) return;
-    batch_norm_follow(window.stream(), {.channels = weight_.elements(),
-                                        .running_mean = window.buffer(running_mean_).data(),
-                                        .running_variance = window.buffer(running_variance_).data(),
-                                        .momentum = options_.momentum,
-                                        .moments = moments});
-  });
+  statistics_->when_skipped([this](Window& window, const Contributions& moments) { follow(window, moments); });
   visitor("statistics", *statistics_);
+}
+
+// A pass that is done again has moved them before.
+template <Element T>
+void BatchNorm<T>::follow(Window& window, const Contributions& moments) {
+  if (window.kind() != plan::WindowKind::forward) return;
+  enqueue(window, batch_norm_follow,
+          {.channels = weight_.elements(),
+           .running_mean = window.buffer(running_mean_).data(),
+           .running_variance = window.buffer(running_variance_).data(),
+           .momentum = options_.momentum,
+           .moments = moments,
+           .granules = options_.granules});
+}
+
+template <Element T>
+void BatchNorm<T>::require_granules(const Window& window) const {
+  if (options_.granules || window.kind() != plan::WindowKind::forward || window.granules() == 0) return;
+  throw UsageError(fmt::format(
+      "batch norm in unit {}: its running moments would follow the granules that each rank computes, and so "
+      "depend on the number of ranks: set BatchNormOptions::granules",
+      window.unit()));
 }
 
 template <Element T>
 typename BatchNorm<T>::Saved BatchNorm<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
                                                    MatrixView<T> y, Then then) {
+  require_granules(window);
   const Saved saved{
       .x = x, .mean = stack.push<Arithmetic<T>>(x.columns), .inverse = stack.push<Arithmetic<T>>(x.columns)};
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(batch_norm_scratch<T>(x.rows, x.columns, device_of(window, stack)));
   Contributions moments;
   if (statistics_ && window.kind() != plan::WindowKind::evaluate) {
-    enqueue(window, batch_norm_moments<T>,
-            {.x = x, .moments = window.contribution(*statistics_).data(), .scratch = scratch.data()});
+    const std::span<double> own = window.contribution(*statistics_);
+    enqueue(window, batch_norm_moments<T>, {.x = x, .moments = own.data(), .scratch = scratch.data()});
     moments = window.collect(*statistics_);
+    if (options_.granules) {
+      follow(window, moments);
+      moments = {.first = own.data(), .values = own.size()};
+    }
   }
   enqueue(window, batch_norm_forward<T>,
           {.x = x,
@@ -493,7 +531,7 @@ typename BatchNorm<T>::Saved BatchNorm<T>::forward(Window& window, ActivationSta
            .running_mean = window.buffer(running_mean_).data(),
            .running_variance = window.buffer(running_variance_).data(),
            .evaluate = window.kind() == plan::WindowKind::evaluate,
-           .update = window.kind() == plan::WindowKind::forward,
+           .update = window.kind() == plan::WindowKind::forward && !options_.granules,
            .epsilon = options_.epsilon,
            .momentum = options_.momentum,
            .moments = moments,
@@ -509,7 +547,7 @@ void BatchNorm<T>::backward(Window& window, ActivationStack& stack, const Saved&
       stack.push<float>(batch_norm_scratch<T>(saved.x.rows, saved.x.columns, device_of(window, stack)));
   Contributions sums;
   double* own = nullptr;
-  if (statistics_) {
+  if (options_.synchronised) {
     own = window.contribution(*statistics_).data();
     enqueue(window, batch_norm_gradient_sums<T>,
             {.x = saved.x,

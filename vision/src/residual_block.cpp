@@ -31,11 +31,14 @@ ConvolutionShape second_shape(const ResidualShape& of) {
   return {.in = of.width, .out = of.width, .kernel = 3, .stride = of.bottleneck ? of.stride : 1, .padding = 1};
 }
 
-BatchNormOptions inner_norm(const ResidualShape& of) { return {.synchronised = of.synchronised}; }
+BatchNormOptions inner_norm(const ResidualShape& of) {
+  return {.synchronised = of.synchronised, .granules = of.granules};
+}
 
 BatchNormOptions last_norm(const ResidualShape& of) {
-  return {.synchronised = of.synchronised,
-          .initial_weight = of.starts_as_shortcut ? Initial::zeros() : Initial::ones()};
+  BatchNormOptions options = inner_norm(of);
+  options.initial_weight = of.starts_as_shortcut ? Initial::zeros() : Initial::ones();
+  return options;
 }
 
 // "downsample": a convolution and its norm, as "0" and "1".

@@ -103,34 +103,40 @@ __global__ void bring(const BatchNormSumRows a, const double* sums, std::size_t 
   }
 }
 
-// Finds what Contributions::of() finds.
+// These find what Contributions::of() and of_place() find.
 __device__ inline const double* brought_by(const Contributions& all, std::size_t rank) {
   return all.first + (rank % all.ranks_of_replica * all.replicas + rank / all.ranks_of_replica) * all.stride;
+}
+__device__ inline const double* brought_at_place(const Contributions& all, std::size_t place) {
+  return all.first + place * all.stride;
 }
 __device__ inline std::size_t ranks_of(const Contributions& all) {
   return static_cast<std::size_t>(all.replicas) * all.ranks_of_replica;
 }
 
-// The moments are those of one channel over the rows of all ranks, one rank added after the other, as on the CPU.
+// These are of one channel.
 struct ChannelMoments {
   double count = 0.0;
   double mean = 0.0;
   double squares = 0.0;
 };
+__device__ inline ChannelMoments brought_moments(const double* brought, std::size_t channels, std::size_t channel) {
+  return {brought[0], brought[1 + channel], brought[1 + channels + channel]};
+}
+// The moments are over the rows of all ranks, one rank added after the other, as on the CPU.
 __device__ inline ChannelMoments moments_of(const Contributions& all, std::size_t channels, std::size_t channel) {
   ChannelMoments sum;
   for (std::size_t rank = 0; rank < ranks_of(all); ++rank) {
-    const double* const brought = brought_by(all, rank);
-    const double count = brought[0];
-    if (count == 0.0) continue;
-    const double apart = brought[1 + channel] - sum.mean;
-    const double together = sum.count + count;
+    const ChannelMoments more = brought_moments(brought_by(all, rank), channels, channel);
+    if (more.count == 0.0) continue;
+    const double apart = more.mean - sum.mean;
+    const double together = sum.count + more.count;
     if (sum.count == 0.0) {
-      sum = {count, brought[1 + channel], brought[1 + channels + channel]};
+      sum = more;
       continue;
     }
-    sum.squares = sum.squares + (brought[1 + channels + channel] + apart * apart * sum.count * count / together);
-    sum.mean = sum.mean + apart * count / together;
+    sum.squares = sum.squares + (more.squares + apart * apart * sum.count * more.count / together);
+    sum.mean = sum.mean + apart * more.count / together;
     sum.count = together;
   }
   return sum;
@@ -150,7 +156,13 @@ __device__ inline void follow_channel(const BatchNormFollowRows& a, std::size_t 
 
 __global__ void follow_channels(const BatchNormFollowRows a) {
   for (std::size_t c = thread_of_grid(); c < a.channels; c += threads_of_grid()) {
-    follow_channel(a, c, moments_of(a.moments, a.channels, c));
+    if (!a.granules) {
+      follow_channel(a, c, moments_of(a.moments, a.channels, c));
+      continue;
+    }
+    for (std::size_t place = 0; place < ranks_of(a.moments); ++place) {
+      follow_channel(a, c, brought_moments(brought_at_place(a.moments, place), a.channels, c));
+    }
   }
 }
 
@@ -168,7 +180,7 @@ __global__ void forward_coefficients(const BatchNormForwardRows a, float* coeffi
       mean = moments.mean;
       variance = moments.squares / at_least_one(moments.count);
       if (a.update && a.running_mean != nullptr) {
-        follow_channel({a.running_mean, a.running_variance, a.momentum, a.moments, a.channels}, c, moments);
+        follow_channel({a.running_mean, a.running_variance, a.momentum, a.moments, a.channels, false}, c, moments);
       }
     }
     a.mean[c] = static_cast<float>(mean);

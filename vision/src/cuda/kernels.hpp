@@ -145,6 +145,7 @@ struct BatchNormFollowRows {
   double momentum;
   Contributions moments;
   std::size_t channels;
+  bool granules;  // by one contribution after the other
 };
 void batch_norm_follow(void* native, const BatchNormFollowRows& a);
 

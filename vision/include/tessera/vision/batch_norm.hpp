@@ -9,6 +9,10 @@
 // and in backward its two sums. A rank may have more rows than others, or none. With one rank the bits are those of the
 // norm that is not synchronised.
 //
+// With granules (FullyShardOptions::granules) each rank normalises by the rows at hand, which are a granule's, but the
+// running moments move by every granule, also other ranks': by one after the other in their order, so that they are the
+// same bits on every rank and on any number of ranks. A granule without rows moves nothing.
+//
 // The functions enqueue on the stream, capture everything by value, do not synchronise and allocate nothing. Sums over
 // rows are formed in parts whose borders depend on the extents alone, runs of 64 rows in the type of arithmetic and
 // what they come to in fp64: any number of threads and any instruction set gives the same bits. Moments are exact
@@ -37,10 +41,11 @@ struct BatchNormOptions {
   double epsilon = 1e-5;
   double momentum = 0.1;
   bool synchronised = false;                 // over all ranks; where replicas train by themselves, over the replica's
+  bool granules = false;                     // rows at hand are a granule; not with `synchronised`
   Initial initial_weight = Initial::ones();  // zeros: a residual branch that starts as nothing (Goyal et al. 2017)
 };
 
-// A rank brings so many values to a synchronised norm: its number of rows, and then two values for each channel.
+// A rank brings so many values to the others: its number of rows, and then two values for each channel.
 inline std::size_t batch_norm_values(std::size_t channels) { return 1 + 2 * channels; }
 
 template <nn::Element T>
@@ -75,13 +80,15 @@ struct BatchNormForward {
 template <nn::Element T>
 void batch_norm_forward(Stream& stream, const BatchNormForward<T>& operation);  // UsageError when shapes do not fit
 
-// Moves the running moments alone: what a rank does that skips a pass. The same on every rank.
+// Moves the running moments alone: what a rank does that skips a pass, and with granules every rank. The same on every
+// rank.
 struct BatchNormFollow {
   std::size_t channels = 0;
   float* running_mean = nullptr;
   float* running_variance = nullptr;
   double momentum = 0.1;
   Contributions moments{};
+  bool granules = false;  // moments are granules', by which they move one after the other in the order of places
 };
 void batch_norm_follow(Stream& stream, const BatchNormFollow& operation);
 
@@ -127,10 +134,11 @@ std::size_t batch_norm_scratch(std::size_t rows, std::size_t channels, DeviceKin
 template <nn::Element T>
 class BatchNorm final : public Module {
  public:
-  explicit BatchNorm(std::size_t channels, const BatchNormOptions& options = {});  // bias and running mean start as 0
+  // Bias and running mean start as 0. Throws UsageError where it is to be synchronised and of granules.
+  explicit BatchNorm(std::size_t channels, const BatchNormOptions& options = {});
 
   // "weight", "bias"; buffers "running_mean", "running_var": [channels], which start as zeros and ones; synchronised
-  // the exchange "statistics"
+  // or of granules the exchange "statistics"
   void visit(ModuleVisitor& visitor) override;
 
   struct Saved {
@@ -138,7 +146,8 @@ class BatchNorm final : public Module {
     std::span<nn::Arithmetic<T>> mean;     // [channels]
     std::span<nn::Arithmetic<T>> inverse;  // [channels]
   };
-  // The window's kind decides: evaluate takes the running moments, recompute leaves them as they are.
+  // The window's kind decides: evaluate takes the running moments, recompute leaves them as they are. Throws UsageError
+  // in a model with granules where the norm is not of them.
   struct Then {  // y = relu(norm + residual)
     const T* residual = nullptr;
     bool relu = false;
@@ -150,12 +159,16 @@ class BatchNorm final : public Module {
                 nn::MatrixView<T> dx, const T* relu_y = nullptr);  // dx may be dy
 
  private:
+  void require_granules(const tessera::Window& window) const;
+  // Moves the running moments by what others brought.
+  void follow(tessera::Window& window, const Contributions& moments);
+
   BatchNormOptions options_;
   Parameter weight_;
   Parameter bias_;
   Buffer running_mean_;
   Buffer running_variance_;
-  std::optional<Collective> statistics_;  // synchronised
+  std::optional<Collective> statistics_;  // synchronised, or of granules
 };
 
 }  // namespace tessera::vision

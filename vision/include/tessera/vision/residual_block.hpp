@@ -61,6 +61,7 @@ struct ResidualShape {
   bool bottleneck = false;
   bool starts_as_shortcut = false;  // the last batch norm's weight starts as 0
   bool synchronised = false;        // batch norms are, over all ranks
+  bool granules = false;            // batch norms are of granules (BatchNormOptions)
 
   std::size_t out() const { return bottleneck ? 4 * width : width; }
 };
