@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/generator_mode.hpp"
 #include "src/pass_token.hpp"
 #include "src/torch_generators.hpp"
 #include "tessera/base/error.hpp"
@@ -52,6 +53,8 @@ struct CheckpointedPart {
 
   // With the random numbers that it had first, from which the generators go back to where they are.
   Tensors run_again(const Tensors& inputs) const {
+    std::optional<GeneratorMode> as_first;
+    if (generator.defined()) as_first.emplace(generator);
     if (!drawn) return count_again(inputs);
     const GeneratorsKept kept(device);
     drawn->before.restore();
@@ -78,7 +81,8 @@ struct CheckpointedPart {
 
   std::function<Tensors(const Tensors&)> part;
   at::Device device;
-  std::size_t draws = 0;  // operators of the first run
+  at::Generator generator = GeneratorMode::here();  // the thread's own that it draws from; undefined: torch's
+  std::size_t draws = 0;                            // operators of the first run
   std::optional<DrawnNumbers> drawn = std::nullopt;
 };
 

@@ -16,6 +16,7 @@
 
 #include "src/autograd_node.hpp"
 #include "src/compute_device.hpp"
+#include "src/granule_generators.hpp"
 #include "src/hidden_tensor.hpp"
 #include "src/initial_values.hpp"
 #include "src/kept_state.hpp"
@@ -134,6 +135,7 @@ class ShardedModule::Implementation : public TensorOwner {
       for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
     });
     note_order();
+    if (model.granules().total > 0) generators_.emplace(compute_->device());
     phase_ = Phase::idle;
   }
 
@@ -166,9 +168,11 @@ class ShardedModule::Implementation : public TensorOwner {
     require_frozen_as_before();
     const Phase next = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
     if (next == Phase::forward) begin_micro_batch();
-    if (used_.empty()) compute_->begin_count();
     for (BufferTensor* buffer : all_buffers_) buffer->from_runtime();
+    if (next == Phase::forward) begin_granule();
+    if (used_.empty()) compute_->begin_count();
     compute_->enter(sharded_->stream());
+    if (next == Phase::forward && generators_) generators_->enter();
     phase_ = next;
     passes_ = 1;
     windows_before_ = windows_opened_;
@@ -239,10 +243,14 @@ class ShardedModule::Implementation : public TensorOwner {
       if (other != this && other->has_part_in(loss)) models.push_back(other);
     }
     try {
+      for (const Implementation* model : models) model->require_buffers_as_before();
       for (Implementation* model : models) model->begin_backward(loss);
+      if (generators_) generators_->enter();
       run_backward(loss, models);
+      if (generators_) generators_->leave();
       for (Implementation* model : models) model->end_backward();
     } catch (...) {
+      if (generators_) generators_->leave();
       for (Implementation* model : models) model->compute_->leave();
       give_up();
     }
@@ -273,12 +281,14 @@ class ShardedModule::Implementation : public TensorOwner {
     require_idle("zero_grad()");
     if (!used_.empty()) drop_pass();
     if (!is_between_steps()) sharded_->discard_gradients();
+    end_step();
   }
 
   // The runtime, for a call that ends a step and writes to parameters: torch counts such a write, so that it refuses
   // the graph of an earlier pass that has saved one of them.
   tessera::FullyShard& ending_step(std::string_view call) {
     require_idle(call);
+    end_step();
     for (ParameterTensor* parameter : all_parameters_) {
       if (!parameter->parameter().options().frozen) parameter->tensor().unsafeGetTensorImpl()->bump_version();
     }
@@ -463,6 +473,7 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void leave_passes(Phase next) noexcept {
     if (open_) hide(open_->unit);
+    if (generators_) generators_->leave();
     compute_->leave();
     phase_ = next;
     pass_token() = std::move(around_);
@@ -508,6 +519,48 @@ class ShardedModule::Implementation : public TensorOwner {
     if (used_.empty()) token_ = std::make_shared<const int>();
   }
 
+  // With granules: its random numbers begin where every rank's would that computed it.
+  void begin_granule() {
+    if (!generators_ || granules_begun_ > granules_done_) return;
+    if (granules_begun_ == 0) {
+      const StepReport before = sharded_->last_step();
+      step_ = static_cast<std::uint64_t>(before.updates + before.skipped_updates);
+      keep_buffers();
+    }
+    generators_->begin(
+        {.seed = options_.seed, .step = step_, .granule = std::uint64_t{sharded_->granules().number(granules_begun_)}});
+    ++granules_begun_;
+  }
+
+  // Those that passes are not to write.
+  void keep_buffers() {
+    const at::NoGradGuard no_graph;
+    for (const BufferTensor* buffer : all_buffers_) {
+      if (matches(module_options_.own_buffers, buffer->name())) continue;
+      buffers_before_.push_back({buffer, buffer->own().detach().clone()});
+    }
+  }
+
+  // In a step's first granule. Torch does not count what its norms write as new versions, so values are compared.
+  void require_buffers_as_before() const {
+    for (const auto& [buffer, before] : buffers_before_) {
+      const at::Tensor now = buffer->own().detach();
+      if (now.sizes() == before.sizes() && at::allclose(now, before, 0.0, 0.0, true)) continue;
+      throw UsageError(fmt::format(
+          "rank {}: a pass has written to buffer {}, and the model has granules: what is written follows the granules "
+          "that this rank computes, so it depends on the number of ranks, as a batch norm's running moments do. Freeze "
+          "it (norms: track_running_stats(false), or eval()), or name it in ModuleOptions::own_buffers where that may "
+          "be so",
+          world_.rank(), buffer->name()));
+    }
+  }
+
+  void end_granule() {
+    granules_done_ = granules_begun_;
+    buffers_before_.clear();
+  }
+  void end_step() { granules_begun_ = granules_done_ = 0; }
+
   bool is_between_steps() const {
     try {
       sharded_->require_between_steps("zero_grad()");
@@ -540,7 +593,10 @@ class ShardedModule::Implementation : public TensorOwner {
     }
     close();
     used_.clear();
-    if (sharded_->plan().micro_batches(0) == 1) sharded_->discard_gradients();
+    end_granule();
+    if (sharded_->plan().micro_batches(0) > 1) return;
+    sharded_->discard_gradients();
+    end_step();
   }
 
   void begin_forward(std::size_t unit) {
@@ -644,6 +700,7 @@ class ShardedModule::Implementation : public TensorOwner {
     compute_->leave();
     peak_activations_ = std::max(peak_activations_, compute_->most_counted());
     used_.clear();
+    end_granule();
     phase_ = Phase::idle;
   }
 
@@ -761,6 +818,7 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void let_go() {
     if (std::exchange(gone_, true)) return;
+    if (generators_) generators_->leave();
     compute_->leave();
     turns_.clear();
     for (ParameterTensor* parameter : all_parameters_) parameter->let_go();
@@ -794,6 +852,11 @@ class ShardedModule::Implementation : public TensorOwner {
   std::size_t evaluated_ = 0;           // of evaluations_, in the evaluation that is under way
   std::shared_ptr<const void> token_;   // kept by the checkpointed parts of the passes since the last backward pass
   std::shared_ptr<const void> around_;  // that of the pass around this one, of another model
+  std::optional<GranuleGenerators> generators_;  // with granules
+  std::uint64_t step_ = 0;                       // these are of the step that is under way, with granules
+  std::size_t granules_begun_ = 0;
+  std::size_t granules_done_ = 0;
+  std::vector<std::pair<const BufferTensor*, at::Tensor>> buffers_before_;  // values; in its first granule
   std::optional<OpenUnit> open_;
   std::size_t windows_opened_ = 0;
   Bytes peak_activations_;
@@ -827,6 +890,11 @@ bool ShardedModule::finished() {
 StepReport ShardedModule::last_step() {
   implementation_->require_idle("last_step()");
   return implementation_->sharded().last_step();
+}
+
+Granules ShardedModule::granules() {
+  implementation_->require_idle("granules()");
+  return implementation_->sharded().granules();
 }
 
 Bytes ShardedModule::peak_activations() const { return implementation_->peak_activations(); }

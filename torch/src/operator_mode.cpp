@@ -22,8 +22,16 @@ void call_mode(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, c
 
 OperatorMode* OperatorMode::here() { return mode_here; }
 
-OperatorMode::OperatorMode() : outer_(std::exchange(mode_here, this)) {}
-OperatorMode::~OperatorMode() { mode_here = outer_; }
+OperatorMode::OperatorMode() : outer_(std::exchange(mode_here, this)) {
+  c10::impl::tls_set_dispatch_key_included(key, true);
+}
+
+OperatorMode::~OperatorMode() {
+  OperatorMode** place = &mode_here;
+  while (*place != nullptr && *place != this) place = &(*place)->outer_;
+  if (*place != nullptr) *place = outer_;
+  if (mode_here == nullptr) c10::impl::tls_set_dispatch_key_included(key, false);
+}
 
 }  // namespace tessera::torch
 

@@ -1,5 +1,6 @@
 // While one lives, every operator that its thread calls comes to it first: by a dispatch key that torch leaves to
-// others, above all others, and for this thread alone. One inside of another takes its place.
+// others, above all others, and for this thread alone. One inside of another takes its place; they may end in any
+// order.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -26,7 +27,6 @@ class OperatorMode {
 
  private:
   OperatorMode* outer_;
-  c10::impl::IncludeDispatchKeyGuard included_{key};
 };
 
 }  // namespace tessera::torch

@@ -9,10 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <set>
 #include <unordered_set>
 
@@ -110,9 +108,7 @@ std::uint64_t mixed(std::uint64_t seed, const std::string& owner, std::size_t pl
   std::vector<std::uint32_t> words{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32),
                                    static_cast<std::uint32_t>(place)};
   for (const char letter : owner) words.push_back(static_cast<unsigned char>(letter));
-  std::array<std::uint32_t, 2> result{};
-  std::seed_seq(words.begin(), words.end()).generate(result.begin(), result.end());
-  return std::uint64_t{result[1]} << 32 | result[0];
+  return mixed_seed(words);
 }
 
 }  // namespace

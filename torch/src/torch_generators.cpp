@@ -7,7 +7,11 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <random>
+
+#include "src/generator_mode.hpp"
 
 namespace tessera::torch {
 
@@ -50,13 +54,20 @@ DrawCount::~DrawCount() {
 
 std::size_t DrawCount::draws() const { return thread_draws.draws - before_; }
 
+std::uint64_t mixed_seed(const std::vector<std::uint32_t>& words) {
+  std::array<std::uint32_t, 2> result{};
+  std::seed_seq(words.begin(), words.end()).generate(result.begin(), result.end());
+  return std::uint64_t{result[1]} << 32 | result[0];
+}
+
 std::unique_lock<std::mutex> generators_alone() {
   static std::mutex mutex;
   return std::unique_lock<std::mutex>(mutex);
 }
 
 GeneratorStates::GeneratorStates(at::Device device) {
-  generators_.push_back(at::globalContext().defaultGenerator(at::kCPU));
+  const at::Generator own = GeneratorMode::here();
+  generators_.push_back(own.defined() ? own : at::globalContext().defaultGenerator(at::kCPU));
   if (!device.is_cpu()) generators_.push_back(at::globalContext().defaultGenerator(device));
   for (at::Generator& generator : generators_) {
     const std::lock_guard<std::mutex> lock(generator.mutex());

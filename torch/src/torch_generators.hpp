@@ -5,15 +5,20 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
 namespace tessera::torch {
 
+// A seed that is a function of these, the same on every machine.
+std::uint64_t mixed_seed(const std::vector<std::uint32_t>& words);
+
 // Held by whoever gives a generator a state of its own for a while: ranks that are threads share them.
 std::unique_lock<std::mutex> generators_alone();
 
-// Where the generators stand that operators on a device draw from: its own, and the CPU's.
+// Where the generators stand that this thread's operators on a device draw from: its own, and the CPU's, which may be
+// one of the thread's (GeneratorMode).
 class GeneratorStates {
  public:
   explicit GeneratorStates(at::Device device);

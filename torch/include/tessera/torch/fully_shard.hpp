@@ -19,6 +19,14 @@
 // one before it. So a unit's window lasts from the first use of one of its parameters to the first use of another
 // unit's.
 //
+// With granules (FullyShardOptions::granules) a rank computes granules().mine() micro-batches, forward and backward(),
+// and then calls update(), on any number of ranks with the same bits: what the module's operators draw in training
+// passes and in backward() comes from generators that begin at a function of FullyShardOptions::seed, the step and the
+// granule. Torch's own generators stay where they are, also for whatever is drawn elsewhere; on the CPU ranks that are
+// threads do not disturb each other there. That much is the program's: libtorch's products depend on how many threads
+// they have, so every number of ranks is launched with the same LaunchOptions::threads; and a granule has the same
+// samples, in a batch of the same shape.
+//
 // Thread safety: none; it belongs to its rank's thread.
 #pragma once
 
@@ -58,6 +66,10 @@ struct ModuleOptions {
   // Shell patterns over parameters' names. One that matches may get no gradient in a backward pass; it then counts as
   // zero. For any other that is an error.
   std::vector<std::string> may_be_unused = {};
+  // Shell patterns over buffers' names, where the model has granules. A training pass may write to one that matches,
+  // which then follows the granules that this rank computes, and so depends on the number of ranks: a batch norm's
+  // running moments and number of batches. For any other that is an error. Each step's first granule is looked at.
+  std::vector<std::string> own_buffers = {};
   // In place of the module's own values of parameters: each rank fills its shard by this and FullyShardOptions::seed
   // (initial.hpp). The module may be one of shapes (deferred.hpp), of which no parameter is computed then; its buffers
   // keep their values.
@@ -86,9 +98,9 @@ class ShardedModule {
   void finalize(std::unique_ptr<Optimizer> optimizer);
 
   // The backward pass of what the passes since the last one computed: in place of loss.backward(), which is an error.
-  // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches. Where it comes through passes
-  // of other models as well (a generator's through its discriminator), those get gradients, too, which their update()
-  // or zero_grad() takes.
+  // `loss` is this rank's, a scalar: the runtime averages over ranks and micro-batches, or over granules. Where it
+  // comes through passes of other models as well (a generator's through its discriminator), those get gradients, too,
+  // which their update() or zero_grad() takes.
   void backward(const at::Tensor& loss);
   // Drops what backward() brought since the last update(), as torch's optimizers do by this name, and a forward pass
   // that has had no backward(). One whose loss is gone by the next forward pass (`if (!isfinite(loss)) continue;`) is
@@ -96,8 +108,8 @@ class ShardedModule {
   // Collective.
   void zero_grad();
 
-  // These are tessera::FullyShard's: with a weight, `loss` is the sum over the samples that it counts, not their mean;
-  // a rank whose data has ended takes part with nothing, until all have.
+  // These are tessera::FullyShard's: with a weight, or weights of granules, `loss` is the sum over the samples that it
+  // counts, not their mean; a rank whose data has ended takes part with nothing, until all have.
   void update();
   void update(float learning_rate);
   void update(const UpdateOptions& options);
@@ -105,6 +117,7 @@ class ShardedModule {
   void skip_step(float learning_rate);
   bool finished();
   StepReport last_step();
+  Granules granules();  // a step's micro-batches are these of this rank; a total of 0 without granules
 
   // The model's values, whole, into a plain module with tensors of the same names and shapes, for torch::save() or a
   // process without ranks: null on ranks that want none. Throws UsageError for a tensor that it lacks. Collective;
