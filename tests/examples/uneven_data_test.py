@@ -69,6 +69,12 @@ class UnevenData(unittest.TestCase):
         samples = len(self.train(TRAIN_GPT, *options, "--batch", 1)) // EPOCHS
         self.check(TRAIN_GPT, options, samples, 42, [(2, 21, 1), (3, 7, 2), (7, 2, 3)])
 
+    def test_a_rank_may_have_nothing_in_the_last_pass_of_an_evaluation(self):
+        """Of 359 held-out digits two ranks have 120, which take eight passes of 17, and one has 119, which take seven."""
+        found = [self.train(TRAIN_MLP, *MLP, "--ranks", ranks, "--batch", 51 // ranks)[-1] for ranks in (1, 3)]
+        self.assertEqual([each["held_out_samples"] for each in found], [359, 359])
+        self.assertEqual(found[0]["accuracy"], found[1]["accuracy"])
+
     def test_less_data_than_a_step_is_a_short_step(self):
         self.check(TRAIN_MLP, MLP, DIGITS, 2100, [(3, 700, 1), (7, 100, 3)])
         refused = trainer_runs.run(TRAIN_MLP, "--batch", 2100, "--drop-last", "yes")

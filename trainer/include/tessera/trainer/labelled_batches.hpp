@@ -88,7 +88,9 @@ class HeldOutRows {
   void for_each(Stream& stream, const PassDone& pass_done, const Body& body) {
     for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
       source_.read(slice_.samples(pass, first_), batch_);
-      body(on_device_.put(stream, batch_.features, batch_.labels, {}), std::span<const std::int32_t>(batch_.labels));
+      LabelledRows rows = on_device_.put(stream, batch_.features, batch_.labels, {});
+      rows.features.columns = source_.columns();  // also where there are no rows
+      body(rows, std::span<const std::int32_t>(batch_.labels));
       pass_done(pass + 1, slice_.passes());
     }
   }
