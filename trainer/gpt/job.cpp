@@ -33,7 +33,8 @@ constexpr const char* footer =
     "Example: train_gpt --ranks 4 --steps 300 --sample 200\n\n"
     "A .bin file is token ids as 16-bit numbers, the low byte first, without a header; any other file is text, each "
     "byte a token. The end of the file, a twentieth of it and at most 131,072 tokens, is held out.\n\n"
-    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode.\n"
+    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode; with --granules any "
+    "number of ranks does.\n"
     "Exit code: 0, 1 when the run failed, 2 for bad options.";
 
 constexpr std::size_t most_sample = 1'000'000;

@@ -27,9 +27,9 @@ namespace {
 template <typename T>
 class Evaluation {
  public:
-  // `held_out` must stay, and the evaluation until the model is gone.
+  // `held_out` and the options must stay, and the evaluation until the model is gone.
   Evaluation(const tessera::TokenSequences& held_out, tessera::World& world, const RunOptions& options)
-      : held_out_(held_out), world_(world), slice_(held_out.size(), world, options) {}
+      : held_out_(held_out), world_(world), options_(options), slice_(held_out.size(), world, options) {}
 
   std::size_t sequences() const { return slice_.used(); }
   void reserve(tessera::Stream& stream, std::size_t samples) {
@@ -45,6 +45,7 @@ class Evaluation {
  private:
   const tessera::TokenSequences& held_out_;
   tessera::World& world_;
+  const RunOptions& options_;
   HeldOutSlice slice_;
   tessera::TokenBatch batch_;
   OnDevice<std::int32_t> inputs_;
@@ -76,7 +77,7 @@ class Writer {
 
 template <typename T>
 double Evaluation<T>::run(Gpt<T>& gpt, tessera::FullyShard& model, const PassDone& pass_done) {
-  double sum = 0.0;
+  HeldOutSum sum(options_);
   for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
     held_out_.read(slice_.samples(pass, 0), batch_);
     tessera::Stream& stream = model.stream();
@@ -84,10 +85,10 @@ double Evaluation<T>::run(Gpt<T>& gpt, tessera::FullyShard& model, const PassDon
                  {.targets = targets_.put(stream, batch_.targets), .loss = loss_.at(stream)});
     loss_.fetch(stream);
     model.synchronize();
-    sum += static_cast<double>(loss_.values().front()) * static_cast<double>(batch_.targets.size());
+    sum.add(static_cast<double>(loss_.values().front()) * static_cast<double>(batch_.targets.size()));
     pass_done(pass + 1, slice_.passes());
   }
-  return world_.sum(sum, "held-out loss") / static_cast<double>(slice_.used() * held_out_.length());
+  return sum.over_ranks(world_, "held-out loss") / static_cast<double>(slice_.used() * held_out_.length());
 }
 
 template <typename T>
@@ -155,7 +156,6 @@ class GptTraining final : public Training {
  public:
   GptTraining(tessera::World& world, const Job& job)
       : job_(job),
-        first_sample_(static_cast<std::size_t>(world.rank()) * job.options.run.samples_per_rank()),
         gpt_(job.shape),
         evaluation_(job.data.parts.held_out, world, job.options.run),
         writer_(job, world),
@@ -195,7 +195,7 @@ class GptTraining final : public Training {
     Answers answers{.targets = targets_.put(stream, part(batch_->targets)), .loss = micro.loss};
     if (micro.samples < samples) answers.weights = weights_.put(stream, part(batch_->weights));  // the rest fills up
     gpt_.train(model_, {.ids = inputs_.put(stream, part(batch_->inputs)), .sequence = batch_->columns}, answers,
-               {.step = step_, .first_sample = first_sample_ + micro.index * samples});
+               {.step = step_, .first_sample = micro.first_sample});
   }
 
   bool has_held_out() const override { return job_.data.parts.held_out.size() > 0; }
@@ -229,7 +229,6 @@ class GptTraining final : public Training {
   }
 
   const Job& job_;
-  std::size_t first_sample_;  // of this rank within a step's global batch
   std::size_t step_ = 0;
   // The model comes last, so that these outlive its queued work, which reads and writes them.
   OnDevice<std::int32_t> inputs_;

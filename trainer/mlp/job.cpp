@@ -30,7 +30,8 @@ constexpr const char* footer =
     "as "
     "many, multiply --lr with k and warm up for some epochs. It was found for sgd; for adamw take the square root of "
     "k.\n\n"
-    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode.\n"
+    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode; with --granules any "
+    "number of ranks does.\n"
     "Exit code: 0, 1 when the run failed, 2 for bad options.";
 
 void add_model_options(CommandLine& line, MlpOptions& options) {

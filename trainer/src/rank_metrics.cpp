@@ -52,6 +52,17 @@ std::vector<RankFigures> gather(tessera::World& world, const RankFigures& mine) 
   return result;
 }
 
+std::vector<double> losses_by_granule(tessera::World& world, std::span<const GranuleLoss> mine, std::size_t granules) {
+  const std::vector<std::byte> bytes = world.gather(std::as_bytes(mine), "losses of granules");
+  std::vector<GranuleLoss> all(bytes.size() / sizeof(GranuleLoss));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  std::vector<double> result(granules, 0.0);
+  for (const GranuleLoss& each : all) {
+    if (each.granule < granules) result[each.granule] = each.loss;
+  }
+  return result;
+}
+
 double mean_loss(std::span<const RankFigures> ranks) {
   double loss = 0.0, weight = 0.0;
   for (const RankFigures& rank : ranks) loss += rank.loss, weight += rank.weight;

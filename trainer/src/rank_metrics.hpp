@@ -16,6 +16,15 @@ namespace tessera::trainer {
 // Returns every rank's figures, in rank order. Collective.
 std::vector<RankFigures> gather(tessera::World& world, const RankFigures& mine);
 
+// The loss of a granule that this rank has computed; of one beyond the last: none.
+struct GranuleLoss {
+  std::size_t granule = 0;
+  double loss = 0.0;
+};
+
+// Returns the losses of all ranks' granules by their number; `mine` is as long on every rank. Collective.
+std::vector<double> losses_by_granule(tessera::World& world, std::span<const GranuleLoss> mine, std::size_t granules);
+
 // World::mean of the losses, with the same bits.
 double mean_loss(std::span<const RankFigures> ranks);
 

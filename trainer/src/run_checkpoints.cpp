@@ -13,6 +13,8 @@ namespace tessera::trainer {
 
 namespace {
 
+const std::string granules_setting = "--granules";
+
 // The names that checkpoints have for settings begin with dashes or not: with the trainer that saved them.
 std::string option_of(const std::string& setting) { return setting.starts_with("--") ? setting : "--" + setting; }
 
@@ -65,6 +67,7 @@ ResumedRun RunCheckpoints::resume_from(const tessera::FoundCheckpoint& found) {
   const tessera::CheckpointState state = checkpointer_->load(found.path);
   require_same_run(found, state);
   say_(fmt::format("resume   from {}", found.path.string()));
+  say_of_granules(state);
   return {.step = state.step, .sampler = state.sampler};
 }
 
@@ -80,6 +83,18 @@ void RunCheckpoints::require_same_run(const tessera::FoundCheckpoint& found,
     throw tessera::DataError(fmt::format("{}: was saved with {} {}, and this run has {} {}: give the same",
                                          found.path.string(), option_of(name), theirs->second, option_of(name), mine));
   }
+}
+
+// Whoever takes granules up or drops them goes on from the same weights, but in another order of sums from there on.
+void RunCheckpoints::say_of_granules(const tessera::CheckpointState& state) const {
+  const auto theirs = state.values.find(granules_setting);
+  const bool had = theirs != state.values.end();
+  if (had == settings_.contains(granules_setting)) return;
+  say_(
+      had ? fmt::format("resume   it was saved with --granules {}, and this run has none: its bits depend on the ranks",
+                        theirs->second)
+          : fmt::format("resume   it was saved without --granules: only from here on any number of ranks has the same "
+                        "bits"));
 }
 
 bool RunCheckpoints::due(std::size_t step, std::size_t last_step) const {

@@ -51,6 +51,7 @@ class RunCheckpoints {
   std::optional<tessera::FoundCheckpoint> find(const tessera::LatestOptions& asked);
   ResumedRun resume_from(const tessera::FoundCheckpoint& found);
   void require_same_run(const tessera::FoundCheckpoint& found, const tessera::CheckpointState& state) const;
+  void say_of_granules(const tessera::CheckpointState& state) const;
   void attempt(const std::function<void()>& work);
 
   tessera::World& world_;

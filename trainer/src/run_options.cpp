@@ -34,6 +34,7 @@ constexpr std::size_t most_ranks = 1024;
 constexpr std::size_t most_replicas = std::size_t{1} << 20;  // as many as a simulation has ranks
 constexpr std::size_t most_samples = std::size_t{1} << 24;   // in one micro-batch of a rank
 constexpr std::size_t most_steps = 1'000'000'000;
+constexpr std::size_t most_micro_batches = 65536;  // of a step
 constexpr float sgd_momentum = 0.9f;
 
 template <typename Value>
@@ -102,8 +103,14 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
 
 void add_length_options(CommandLine& line, RunOptions& options) {
   line.group("Steps");
-  line.whole("--batch", options.batch, {1, most_samples}, "Samples per rank and micro-batch");
-  line.whole("--accumulate", options.accumulate, {1, 65536}, "Micro-batches per step");
+  line.whole("--batch", options.batch, {1, most_samples},
+             "Samples per rank and micro-batch; with --granules samples of a granule");
+  line.whole("--accumulate", options.accumulate, {1, most_micro_batches}, "Micro-batches per step");
+  line.whole(
+      "--granules", options.granules, {1, most_micro_batches},
+      "Same bits on any number of ranks up to this one: a step is so many micro-batches of --batch samples, which the "
+      "ranks share and whose gradients add up one after the other. On the CPU --threads is then 1 unless it is given "
+      "[a step is ranks x --accumulate micro-batches, and its last bits depend on the ranks]");
   line.choice("--accumulate-mode",
               {choose("local", options.accumulate_mode, AccumulationMode::local),
                choose("reduced", options.accumulate_mode, AccumulationMode::reduced)},
@@ -120,7 +127,8 @@ void add_length_options(CommandLine& line, RunOptions& options) {
              fmt::format("Steps between evaluations; 0: at the end only [{}]",
                          options.evaluates_epochs ? "an epoch" : "a tenth of the run"));
   line.whole("--eval-batches", options.eval_batches, {0, most_steps},
-             fmt::format("Batches of held-out samples that a rank evaluates, spread evenly; 0: all [{}]",
+             fmt::format("Batches of held-out samples that a rank, or with --granules each granule, evaluates, spread "
+                         "evenly; 0: all [{}]",
                          options.evaluates_epochs ? "0" : "30 x --accumulate, which take about as long as ten steps"));
 }
 
@@ -274,6 +282,36 @@ void check_outer_steps(const CommandLine& line, RunOptions& options) {
   }
 }
 
+// Refuses what cannot have the same bits on any number of ranks.
+void check_granules(const CommandLine& line, RunOptions& options) {
+  if (options.granules == 0) return;
+  if (line.given("--accumulate")) {
+    throw OptionError(
+        "--granules and --accumulate exclude each other: a granule is a micro-batch, so take more granules");
+  }
+  if (options.accumulate_mode == AccumulationMode::local) {
+    throw OptionError(
+        "--granules: --accumulate-mode local adds up on each rank first, in an order that depends on their number; "
+        "leave it out, or choose reduced");
+  }
+  if (options.outer.every > 0) {
+    throw OptionError(
+        "--granules does not go with --outer-every: replicas that train by themselves differ by their number");
+  }
+  if (options.simulated) {
+    throw OptionError(
+        "--granules does not go with --simulate-world: a simulated rank takes the samples of the others, too");
+  }
+  if (options.ranks > options.granules) {
+    throw OptionError(fmt::format(
+        "--granules {}: of {} ranks {} would have none to compute; take at most {} rank{}, or more granules",
+        options.granules, options.ranks, options.ranks - options.granules, options.granules,
+        options.granules == 1 ? "" : "s"));
+  }
+  // Libraries may cut a product as the threads are, and each rank has its share of the cores by default.
+  if (!options.threads && device_kind(options) == DeviceKind::cpu) options.threads = 1;
+}
+
 void note_sharding(const CommandLine& line, RunOptions& options) {
   const bool is_hybrid = options.strategy == Strategy::hsdp || options.strategy == Strategy::hfsdp;
   if (is_hybrid && options.replicas == 1) {
@@ -300,7 +338,8 @@ void note_unread(const CommandLine& line, RunOptions& options) {
     if (line.given(name)) options.notes.push_back(fmt::format("{} is without effect: {}", name, why));
   };
   if (!scales_loss(options)) note("--loss-scale", "only fp16 needs it");
-  if (options.accumulate == 1) note("--accumulate-mode", "a step has one micro-batch; --accumulate makes several");
+  if (options.accumulate == 1 && options.granules == 0)
+    note("--accumulate-mode", "a step has one micro-batch; --accumulate makes several");
   if (!(line.given("--threads") || line.given("--test-queue")) || device_kind(options) == DeviceKind::cpu) return;
   note("--threads", "layers and optimizer run on CUDA devices");
   note("--test-queue", "the compute stream of a CUDA device is a queue anyway");
@@ -337,6 +376,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   note_unread(line, options);
   require_mesh(options);
   check_outer_steps(line, options);
+  check_granules(line, options);
   note_sharding(line, options);
 }
 
@@ -415,6 +455,16 @@ tessera::SimulateOptions simulate_options(const RunOptions& options) {
       .threads = launch.threads};
 }
 
+// Places are in the order in which ranks own shards: those of all replicas that are first in them, then the second
+// ones.
+tessera::Granules granules_of(const RunOptions& options, std::size_t rank) {
+  if (options.granules == 0) return {};
+  const std::size_t in_replica = options.ranks / options.replicas;
+  return {.total = options.granules,
+          .ranks = options.ranks,
+          .rank = rank % in_replica * options.replicas + rank / in_replica};
+}
+
 bool speaks_for_all(const RunOptions& options, const tessera::World& world) {
   return world.rank() == 0 || options.simulated.has_value();
 }
@@ -429,6 +479,7 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   sharding.precision = options.precision;
   sharding.micro_batches = options.accumulate;
   sharding.accumulation = options.accumulate_mode;
+  sharding.granules = options.granules;
   sharding.seed = options.seed;
   if (scales_loss(options) && options.loss_scale > 0.0) {
     sharding.loss_scaling = {.initial = static_cast<float>(options.loss_scale)};
@@ -448,10 +499,15 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
 }
 
 tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world) {
+  return sampler_options(options, samples, options.simulated ? 0 : static_cast<std::size_t>(world.rank()));
+}
+
+tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, std::size_t rank) {
   return {.samples = samples,
           .ranks = options.ranks,
-          .rank = options.simulated ? 0 : static_cast<std::size_t>(world.rank()),
-          .batch = options.samples_per_rank(),
+          .rank = options.granules > 0 ? granules_of(options, rank).rank : rank,
+          .batch = options.granules > 0 ? options.batch : options.samples_per_rank(),
+          .granules = options.granules,
           .seed = options.seed,
           .tail = options.drop_last ? tessera::Tail::drop : tessera::Tail::pad};
 }

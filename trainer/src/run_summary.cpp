@@ -74,6 +74,7 @@ std::string notes(const RunOptions& options) {
 }
 
 std::string batch_text(const RunOptions& options) {
+  if (options.granules > 0) return fmt::format("{} granules x {}", options.granules, options.batch);
   std::string text = options.simulated ? fmt::format("of this rank alone, {}", options.batch)
                                        : fmt::format("{} ranks x {}", options.ranks, options.batch);
   if (options.accumulate > 1) text += fmt::format(" x {} micro-batches", options.accumulate);

@@ -46,6 +46,16 @@ std::map<std::string, std::string> metadata_of_weights(const Training& training)
   return settings;
 }
 
+// Granules are what bits rest on. Threads are among them where libraries cut products as the threads are.
+std::map<std::string, std::string> settings_of_run(const Training& training, const RunOptions& options) {
+  std::map<std::string, std::string> settings = training.settings();
+  if (options.granules == 0) return settings;
+  settings["--granules"] = std::to_string(options.granules);
+  settings["--batch"] = std::to_string(options.batch);
+  if (options.threads) settings["--threads"] = std::to_string(*options.threads);
+  return settings;
+}
+
 void load_initial_weights(Training& training, const RunOptions& options) {
   tessera::LoadWeightsOptions loading{.metadata = metadata_of_weights(training)};
   if (options.init_map) loading.names = tessera::read_name_map(*options.init_map);
@@ -161,7 +171,8 @@ TrainingLoop::TrainingLoop(tessera::World& world, const RunOptions& options, con
       progress_(speaks_for_all(options, world) ? Progress::output_for(options.quiet) : Progress::Output::none,
                 length.last_step, unit.name),
       schedule_(schedule(options, length)),
-      losses_(options.accumulate) {
+      granules_(granules_of(options, static_cast<std::size_t>(world.rank()))),
+      losses_(options.granules > 0 ? granules_.rounds() : options.accumulate) {
   // The setting belongs to the process: one of its ranks makes it, before any computes.
   const bool one_rank_per_process = tessera::how_started().launcher != tessera::Launcher::alone;
   if (world.rank() == 0 || one_rank_per_process) {
@@ -224,10 +235,12 @@ void TrainingLoop::stop(std::size_t step) {
 void TrainingLoop::start(Training& training) {
   tessera::FullyShard& model = training.model();
   model.finalize(make_optimizer(options_));
+  require_granules(model);
   if (!options_.simulated) require_equal_data(world_, options_, training);
-  checkpoints_.emplace(model, options_,
-                       RunIdentity{training.aliases(), training.settings(), metadata_of_weights(training)},
-                       [this](const std::string& text) { progress_.line(text); });
+  checkpoints_.emplace(
+      model, options_,
+      RunIdentity{training.aliases(), settings_of_run(training, options_), metadata_of_weights(training)},
+      [this](const std::string& text) { progress_.line(text); });
   const std::optional<ResumedRun> resumed = checkpoints_->resume();
   if (options_.init && !resumed) {
     load_initial_weights(training, options_);
@@ -251,6 +264,21 @@ void TrainingLoop::start(Training& training) {
   world_.barrier("begin");
 }
 
+// Samples were dealt by the options, and gradients are summed by the model.
+void TrainingLoop::require_granules(const tessera::FullyShard& model) const {
+  const tessera::Granules of_model = model.granules();
+  if (of_model.total != granules_.total) {
+    throw tessera::UsageError(
+        fmt::format("--granules {}: the model was made with FullyShardOptions::granules = {}: make it with the options "
+                    "that sharding_options() gives",
+                    granules_.total, of_model.total));
+  }
+  if (granules_.total == 0 || (of_model.ranks == granules_.ranks && of_model.rank == granules_.rank)) return;
+  throw tessera::InternalError(
+      fmt::format("rank {} has place {} of {} in a step's granules, and its samples are of {} of {}", world_.rank(),
+                  of_model.rank, of_model.ranks, granules_.rank, granules_.ranks));
+}
+
 // Every rank looks at its share: of a simulated job only that is known.
 void TrainingLoop::require_finite_weights(tessera::FullyShard& model) {
   const auto mine = static_cast<double>(values_not_finite(model));
@@ -270,24 +298,15 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   now.learning_rate = schedule_.at(step > length_.warmup ? step - 1 : step);
   now.samples = training.begin_step(step);
   const double loading = seconds_since(start);
-  const std::size_t mine = samples_of_rank(now.samples);
-  for (std::size_t micro = 0; micro * options_.batch < mine; ++micro) {
-    const std::size_t samples = std::min(options_.batch, mine - micro * options_.batch);
-    training.train_micro_batch({.index = micro, .samples = samples, .loss = losses_.at(model.stream(), micro)});
-  }
-  update(model, now.learning_rate, mine);
+  take_micro_batches(training, now.samples);
+  update(model, now.learning_rate);
   losses_.fetch(model.stream());
   const tessera::StepReport report = model.last_step();
-  RankFigures figures{.loss = summed_loss(mine),
-                      .weight = static_cast<double>(mine) / static_cast<double>(options_.batch),
-                      .seconds = seconds_since(start),
-                      .waiting = waited(model) - waited_before,
-                      .loading = loading};
-  if (options_.metrics_per_rank) {
-    note_ranks(now, figures);
-  } else {
-    now.loss = static_cast<float>(world_.mean(figures.loss, figures.weight, "loss"));
-  }
+  note_loss(now, {.loss = summed_loss(),
+                  .weight = weight_of_rank(),
+                  .seconds = seconds_since(start),
+                  .waiting = waited(model) - waited_before,
+                  .loading = loading});
   samples_ += now.samples;
   now.gradient_norm = report.gradient_norm;
   now.skipped = report.skipped;
@@ -300,6 +319,30 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   return now;
 }
 
+// Micro-batches without samples are the last ones of a rank, and are left out.
+void TrainingLoop::take_micro_batches(Training& training, std::size_t of_step) {
+  const bool granular = granules_.total > 0;
+  const std::size_t mine = samples_of_rank(of_step);
+  const std::size_t before = static_cast<std::size_t>(world_.rank()) * options_.samples_per_rank();
+  micro_samples_.clear();
+  for (std::size_t micro = 0; micro < losses_.values().size(); ++micro) {
+    const std::size_t done = micro * options_.batch;
+    const std::size_t granule = granules_.number(micro);
+    const std::size_t samples =
+        granular ? samples_of_granule(granule, of_step) : std::min(options_.batch, mine - std::min(done, mine));
+    if (samples == 0) return;
+    training.train_micro_batch({.index = micro,
+                                .samples = samples,
+                                .first_sample = granular ? granule * options_.batch : before + done,
+                                .loss = losses_.at(training.model().stream(), micro)});
+    micro_samples_.push_back(samples);
+  }
+}
+
+std::size_t TrainingLoop::samples_of_granule(std::size_t granule, std::size_t of_step) const {
+  return std::min(options_.batch, of_step - std::min(granule * options_.batch, of_step));
+}
+
 // The sampler fills the first ranks' parts of a step.
 std::size_t TrainingLoop::samples_of_rank(std::size_t of_step) const {
   const std::size_t rank = options_.simulated ? 0 : static_cast<std::size_t>(world_.rank());
@@ -308,26 +351,59 @@ std::size_t TrainingLoop::samples_of_rank(std::size_t of_step) const {
 }
 
 // A weight of 1 is a full micro-batch, whose gradient is a mean; that of a short one is its sum over as many.
-void TrainingLoop::update(tessera::FullyShard& model, float learning_rate, std::size_t samples) {
-  if (samples == 0) return model.skip_step(learning_rate);
+void TrainingLoop::update(tessera::FullyShard& model, float learning_rate) {
+  if (micro_samples_.empty()) return model.skip_step(learning_rate);
   if (options_.outer.every > 0) return model.update(learning_rate);
-  model.update(
-      {.learning_rate = learning_rate, .weight = static_cast<double>(samples) / static_cast<double>(options_.batch)});
+  if (granules_.total == 0) return model.update({.learning_rate = learning_rate, .weight = weight_of_rank()});
+  granule_weights_.clear();
+  for (const std::size_t samples : micro_samples_) granule_weights_.push_back(weight_of(samples));
+  model.update({.learning_rate = learning_rate, .granule_weights = granule_weights_});
 }
 
-// Adds the figures of all ranks, and their mean, with one gather.
-void TrainingLoop::note_ranks(StepMetrics& now, RankFigures mine) {
-  std::vector<RankFigures> ranks = gather(world_, mine);
-  now.loss = static_cast<float>(mean_loss(ranks));
-  if (const std::optional<std::string> words = slow_rank_.after(ranks)) progress_.line(*words);
-  now.ranks = std::move(ranks);
+double TrainingLoop::weight_of(std::size_t samples) const {
+  return static_cast<double>(samples) / static_cast<double>(options_.batch);
+}
+
+double TrainingLoop::weight_of_rank() const {
+  return weight_of(std::accumulate(micro_samples_.begin(), micro_samples_.end(), std::size_t{0}));
+}
+
+// Adds the step's loss, and where asked for the figures of all ranks.
+void TrainingLoop::note_loss(StepMetrics& now, const RankFigures& mine) {
+  if (options_.metrics_per_rank) {
+    now.ranks = gather(world_, mine);
+    if (const std::optional<std::string> words = slow_rank_.after(now.ranks)) progress_.line(*words);
+  }
+  if (granules_.total > 0) {
+    now.loss = static_cast<float>(mean_over_granules(now.samples));
+  } else if (options_.metrics_per_rank) {
+    now.loss = static_cast<float>(mean_loss(now.ranks));
+  } else {
+    now.loss = static_cast<float>(world_.mean(mine.loss, mine.weight, "loss"));
+  }
 }
 
 // fp32 on the rank, in the order of micro-batches; then ranks follow in their order, over samples.
-double TrainingLoop::summed_loss(std::size_t samples) const {
-  const std::size_t micro_batches = (samples + options_.batch - 1) / options_.batch;
-  const std::span<const float> losses = std::span(losses_.values()).first(micro_batches);
+double TrainingLoop::summed_loss() const {
+  const std::span<const float> losses = std::span(losses_.values()).first(micro_samples_.size());
   return static_cast<double>(std::accumulate(losses.begin(), losses.end(), 0.0f));
+}
+
+// fp64, in the order of granules, whichever ranks have computed them.
+double TrainingLoop::mean_over_granules(std::size_t of_step) {
+  std::vector<GranuleLoss> mine(granules_.rounds(), {.granule = granules_.total});
+  for (std::size_t i = 0; i < micro_samples_.size(); ++i) {
+    mine[i] = {.granule = granules_.number(i), .loss = static_cast<double>(losses_.values()[i])};
+  }
+  const std::vector<double> losses = losses_by_granule(world_, mine, granules_.total);
+  double loss = 0.0, weight = 0.0;
+  for (std::size_t granule = 0; granule < granules_.total; ++granule) {
+    const std::size_t samples = samples_of_granule(granule, of_step);
+    if (samples == 0) break;
+    loss += losses[granule];
+    weight += weight_of(samples);
+  }
+  return loss / weight;
 }
 
 bool TrainingLoop::evaluates_after(const Training& training, std::size_t step) const {

@@ -9,6 +9,7 @@
 #include "probe/memory_report.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/optim/schedule.hpp"
+#include "tessera/plan/granules.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/trainer/device_data.hpp"
 #include "tessera/trainer/run_options.hpp"
@@ -33,11 +34,17 @@ class TrainingLoop {
 
  private:
   void start(Training& training);
+  void require_granules(const tessera::FullyShard& model) const;
   StepMetrics train_step(Training& training, std::size_t step);
-  void note_ranks(StepMetrics& now, RankFigures mine);
+  void take_micro_batches(Training& training, std::size_t of_step);
+  void note_loss(StepMetrics& now, const RankFigures& mine);
   std::size_t samples_of_rank(std::size_t of_step) const;
-  void update(tessera::FullyShard& model, float learning_rate, std::size_t samples);
-  double summed_loss(std::size_t samples) const;
+  std::size_t samples_of_granule(std::size_t granule, std::size_t of_step) const;
+  void update(tessera::FullyShard& model, float learning_rate);
+  double weight_of(std::size_t samples) const;  // in micro-batches
+  double weight_of_rank() const;
+  double summed_loss() const;
+  double mean_over_granules(std::size_t of_step);
   bool evaluates_after(const Training& training, std::size_t step) const;
   void evaluate(Training& training, StepMetrics& now);
   bool stops_after(std::size_t step);
@@ -60,7 +67,10 @@ class TrainingLoop {
   std::size_t skipped_in_a_row_ = 0;
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunTrace> trace_;
-  FromDevice<float> losses_;  // of this step's micro-batches
+  tessera::Granules granules_;
+  std::vector<std::size_t> micro_samples_;  // of this step's micro-batches on this rank, those without samples left out
+  std::vector<double> granule_weights_;     // of the same
+  FromDevice<float> losses_;                // of the same
   SlowRank slow_rank_;
   int stop_signal_ = 0;  // that ends this run; 0: none
 };

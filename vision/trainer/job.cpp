@@ -38,10 +38,11 @@ constexpr const char* footer =
     "Example: train_vision --ranks 4 --epochs 2\n\n"
     "Fashion-MNIST comes with Debian's dataset-fashion-mnist; CIFAR's binary files from "
     "https://www.cs.toronto.edu/~kriz/cifar.html.\n\n"
-    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode. Batch norm (resnet18, "
-    "resnet50) takes its moments from each rank's own images, so there other ranks give another model, not only other "
-    "roundings, and what the running moments of rank 0 are is what an evaluation and a checkpoint have; with "
-    "--sync-batch-norm from all ranks' images, as one rank with all of them would.\n"
+    "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode; with --granules any "
+    "number of ranks does. Batch norm (resnet18, resnet50) takes its moments from each rank's own images, so there "
+    "other ranks give another model, not only other roundings, and what the running moments of rank 0 are is what an "
+    "evaluation and a checkpoint have; with --sync-batch-norm from all ranks' images, as one rank with all of them "
+    "would, and with --granules from the images of each granule.\n"
     "Exit code: 0, 1 when the run failed, 2 for bad options.";
 
 constexpr const char* fashion_directory = "/usr/share/datasets/fashion-mnist";
@@ -81,9 +82,9 @@ void add_model_options(CommandLine& line, VisionOptions& options) {
   line.flag("--sync-batch-norm", options.synchronised_norms,
             "Batch norms (resnet18, resnet50) take their moments from all ranks' images together");
   line.flag("--scale-lr", options.scale_learning_rate,
-            "Multiplies --lr with k = ranks x --accumulate (sgd: Goyal et al. 2017) or its root (adamw), and warms up "
-            "for five epochs or a fifth of the run, unless --warmup says otherwise; with --outer-every k counts the "
-            "ranks of a replica");
+            "Multiplies --lr with k = ranks x --accumulate, or --granules (sgd: Goyal et al. 2017) or its root "
+            "(adamw), and warms up for five epochs or a fifth of the run, unless --warmup says otherwise; with "
+            "--outer-every k counts the ranks of a replica");
   line.whole("--loader-threads", options.loader_threads, {1, 256}, "Threads of each rank that make batches of images");
   line.flag("--confusion", options.confusion, "Prints at the end which classes were taken for which");
   line.path("--plot", options.run.plot, "Draws that as a figure, .svg or .png; needs Python's matplotlib");
@@ -111,6 +112,11 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
     throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.run.plot->string()));
   }
   check_run_options(line, options.run);
+  if (options.synchronised_norms && options.run.granules > 0) {
+    throw OptionError(
+        "--sync-batch-norm does not go with --granules: its moments are of the images that all ranks have at the same "
+        "time, which differ with their number; without it each granule has moments of its own");
+  }
   for (const char* name : {"--plot", "--confusion"}) {
     if (!options.run.simulated || !line.given(name)) continue;
     throw OptionError(
@@ -275,7 +281,8 @@ VisionShape shape_of(const Job& job) {
           .classes = job.data.classes().size(),
           .width = options.width.value_or(usual_width(options.model)),
           .label_smoothing = static_cast<float>(options.label_smoothing),
-          .synchronised_norms = options.synchronised_norms};
+          .synchronised_norms = options.synchronised_norms,
+          .granule_norms = options.run.granules > 0};
 }
 
 namespace {
@@ -299,7 +306,7 @@ void require_countable(const Job& job) {
 // The linear scaling rule, and its warm-up. Replicas that train apart have batches of their own.
 void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
   const std::size_t jobs = run.outer.every > 0 ? run.replicas : 1;
-  const auto times = static_cast<double>(run.ranks_of_job() / jobs * run.accumulate);
+  const auto times = static_cast<double>(run.granules > 0 ? run.granules : run.ranks_of_job() / jobs * run.accumulate);
   run.learning_rate = learning_rate(run) * (run.optimizer == OptimizerKind::sgd ? times : std::sqrt(times));
   if (run.warmup) return;
   const std::size_t steps = run.steps.value_or(run.epochs.value_or(default_epochs) * epoch_steps);
@@ -329,12 +336,7 @@ std::string dealt_images(const Job& job) {
   std::vector<std::size_t> times(images, 0);
   std::string text;
   for (std::size_t rank = 0; rank < run.ranks; ++rank) {
-    tessera::DistributedSampler sampler({.samples = images,
-                                         .ranks = run.ranks,
-                                         .rank = rank,
-                                         .batch = run.samples_per_rank(),
-                                         .seed = run.seed,
-                                         .tail = run.drop_last ? tessera::Tail::drop : tessera::Tail::pad});
+    tessera::DistributedSampler sampler(sampler_options(run, images, rank));
     std::vector<std::size_t> first;
     std::size_t dealt = 0;
     for (tessera::SampleBatch batch; sampler.next(batch);) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "json/json.hpp"
@@ -19,6 +20,10 @@ class Tally {
 
   // logits: [labels.size(), classes]. What is not a number is never right.
   void add(std::span<const float> logits, std::span<const std::int32_t> labels);
+
+  // Takes out the loss that was added so far: whoever adds up losses in an order of their own puts back the sum.
+  double take_loss() { return std::exchange(loss_, 0.0); }
+  void put_loss(double sum) { loss_ = sum; }
 
   // Becomes that of all ranks, the same on each. Collective.
   void add_up(tessera::World& world);

@@ -22,16 +22,18 @@ namespace {
 
 namespace nn = tessera::nn;
 
-// Looks at the held-out images. It must stay until the model is gone.
+// Looks at the held-out images. It must stay until the model is gone, and the options as long.
 template <typename T>
 class Evaluation {
  public:
   Evaluation(const tessera::vision::ImageBatches& images, tessera::World& world, const RunOptions& options)
-      : classes_(images.classes()), world_(world), rows_(images, 0, images.size(), world, options) {}
+      : classes_(images.classes()), world_(world), options_(options), rows_(images, 0, images.size(), world, options) {}
 
   // Between steps. Collective; synchronises.
   Tally run(VisionModel<T>& vision, tessera::FullyShard& model, const PassDone& pass_done) {
     Tally tally(classes_);
+    HeldOutSum loss(options_);
+    const bool by_pass = options_.granules > 0;
     tessera::Stream& stream = model.stream();
     rows_.for_each(stream, pass_done, [&](const LabelledRows& rows, std::span<const std::int32_t> labels) {
       const nn::MatrixView<T> logits = vision.evaluate(model, rows.features);
@@ -41,14 +43,17 @@ class Evaluation {
       logits_.resize(stored_.size());
       for (std::size_t i = 0; i < stored_.size(); ++i) logits_[i] = static_cast<float>(stored_[i]);
       tally.add(logits_, labels);
+      if (by_pass) loss.add(tally.take_loss());
     });
     tally.add_up(world_);
+    if (by_pass) tally.put_loss(loss.over_ranks(world_, "held-out loss"));
     return tally;
   }
 
  private:
   std::size_t classes_;
   tessera::World& world_;
+  const RunOptions& options_;
   HeldOutRows rows_;
   std::vector<T> stored_;  // logits of the last pass, and as floats
   std::vector<float> logits_;

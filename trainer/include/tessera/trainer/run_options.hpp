@@ -13,6 +13,7 @@
 #include "tessera/comm/simulate.hpp"
 #include "tessera/data/sampler.hpp"
 #include "tessera/optim/schedule.hpp"
+#include "tessera/plan/granules.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/trainer/command_line.hpp"
 
@@ -79,9 +80,10 @@ struct RunOptions {
   std::optional<std::size_t> bucket_cap;  // bytes; none: the strategy's default
   std::vector<std::string> notes;         // on options that were given, and that nothing reads
 
-  std::size_t batch = 16;  // samples per rank and micro-batch
+  std::size_t batch = 16;  // samples per rank and micro-batch, or per granule
   std::size_t accumulate = 1;
-  bool drop_last = false;  // samples that do not fill an epoch's last step; with outer steps always
+  std::size_t granules = 0;  // of a step, over all ranks; 0: none
+  bool drop_last = false;    // samples that do not fill an epoch's last step; with outer steps always
   tessera::AccumulationMode accumulate_mode = tessera::AccumulationMode::automatic;
   std::optional<std::size_t> steps;
   std::optional<std::size_t> epochs;
@@ -127,12 +129,18 @@ struct RunOptions {
   bool test_queue = false;
 
   std::size_t ranks_of_job() const { return simulated ? simulated->ranks : ranks; }
-  std::size_t samples_per_rank() const { return batch * accumulate; }  // in a step
-  std::size_t samples_per_step() const { return samples_per_rank() * ranks; }
+  std::size_t samples_per_rank() const {  // in a step; with granules of the rank with the most
+    return batch * (granules > 0 ? tessera::Granules{.total = granules, .ranks = ranks}.rounds() : accumulate);
+  }
+  std::size_t samples_per_step() const { return granules > 0 ? batch * granules : samples_per_rank() * ranks; }
 };
 
 // Adds the options to the command line, in groups. Present values are the defaults. `options` must stay.
 void add_run_options(CommandLine& line, RunOptions& options);
+
+// Which granules a rank computes in a step, as FullyShard::granules() says once there is a model; `total` is 0 without
+// --granules.
+tessera::Granules granules_of(const RunOptions& options, std::size_t rank);
 
 // The rank that prints and writes metrics: 0, or the only one there is.
 bool speaks_for_all(const RunOptions& options, const tessera::World& world);
@@ -168,6 +176,7 @@ tessera::SimulateOptions simulate_options(const RunOptions& options);  // of a s
 tessera::FullyShardOptions sharding_options(const RunOptions& options);
 // A simulated rank takes all samples in turn: its peers take none.
 tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world);
+tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, std::size_t rank);
 tessera::Schedule schedule(const RunOptions& options, const RunLength& length);
 std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options);
 

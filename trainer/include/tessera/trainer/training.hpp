@@ -41,13 +41,15 @@ class Training {
 
   virtual tessera::SamplerState sampler() const = 0;  // after the steps begun so far
   // Takes the samples of step `step` (from 1). Returns how many there are over all ranks: the first ranks have
-  // RunOptions::samples_per_rank() each, one may have fewer, and those after it have none.
+  // RunOptions::samples_per_rank() each, one may have fewer, and those after it have none; with granules the first
+  // granules have RunOptions::batch each.
   virtual std::size_t begin_step(std::size_t step) = 0;
   // Forward and backward of one micro-batch, of which so many samples count, at least one and at most
   // RunOptions::batch; enqueues. *loss becomes the sum of their losses divided by RunOptions::batch, and stays there.
   struct MicroBatch {
-    std::size_t index;
+    std::size_t index;  // on this rank
     std::size_t samples;
+    std::size_t first_sample;  // of them, within the step of all ranks: what chance is drawn by
     float* loss;
   };
   virtual void train_micro_batch(const MicroBatch& micro) = 0;
