@@ -112,8 +112,26 @@ VISION = Matrix(
         ("--model", "resnet18", "--ranks", 2, "--batch", 4, "--precision", "bf16"),
         ("--model", "resnet18", *mesh(4, 2), "--batch", 3, "--sync-batch-norm"),
         ("--model", "vit-s", "--ranks", 3, "--batch", 4, "--lr", 0.02)]})
+# Steps of granules, on any number of ranks: of the last round some have none.
+ANY_RANKS = [mesh(1), mesh(5), mesh(4, 2)] if REDUCED else [
+    mesh(1), mesh(2), mesh(3), mesh(4), mesh(5), mesh(6), mesh(8), mesh(12), mesh(4, 2), mesh(6, 3)]
+MLP_GRANULES = MLP._replace(
+    options=[*MLP.options, "--granules", 12],
+    same={"mesh": ANY_RANKS, "schedule": FLAT + FSDP[2:4] + HYBRID},
+    other={"precision": precisions(dynamic_scale=True)})
+GPT_GRANULES = GPT._replace(
+    options=[*GPT.options, "--granules", 12], modes="every other run",
+    same={"ranks are": ["threads", "mpirun", "torchrun"], "mesh": ANY_RANKS,
+          "schedule": FLAT[:1] + FSDP[2:3] if REDUCED else FLAT + FSDP[2:4] + HYBRID},
+    other={"precision": precisions(dynamic_scale=True)})
+VISION_GRANULES = VISION._replace(
+    options=[*VISION.options, "--granules", 12],
+    same={"mesh": ANY_RANKS, "schedule": FLAT + FSDP[2:3] + HYBRID},
+    other={"network": [("--model", "cnn", "--batch", 2), ("--model", "cnn", "--batch", 3, "--precision", "bf16"),
+                       ("--model", "resnet18", "--batch", 2, "--precision", "fp16", "--loss-scale", 64)]})
 DIFFERENT = ["--model", "--ranks", "--precision", "--accumulate"]
-MATRICES = {"mlp": MLP, "gpt": GPT, "processes": PROCESSES, "vision": VISION}
+MATRICES = {"mlp": MLP, "gpt": GPT, "processes": PROCESSES, "vision": VISION, "mlp_granules": MLP_GRANULES,
+            "gpt_granules": GPT_GRANULES, "vision_granules": VISION_GRANULES}
 
 
 def parts(value):
