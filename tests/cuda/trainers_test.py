@@ -89,6 +89,23 @@ class OnCuda(unittest.TestCase):
                 with self.subTest(model=model, strategy=strategy):
                     self.assertEqual(self.train(TRAIN_VISION, *common, "--strategy", strategy), (losses, weights))
 
+    def test_granules_have_the_same_bits_on_any_number_of_ranks(self):
+        """A batch norm and dropout among them; hashes of the weights are of the device's."""
+        made_images.write_mnist(self.folder, 60, 12, side=8)
+        images = ["--data", f"mnist:{self.folder}", "--model", "resnet18", "--width", 4, "--batch", 3]
+        for program, options in [(TRAIN_GPT, [*GPT, "--data", self.text]), (TRAIN_VISION, images)]:
+            found = []
+            for ranks, strategy in [(1, "fsdp"), (3, "ddp")]:
+                weights, common = self.folder / "weights.safetensors", ["--steps", 2, "--granules", 4, "--device", "cuda"]
+                lines = trainer_runs.train(program, self.folder, *options, *common, "--ranks", ranks, "--strategy", strategy,
+                                           "--hash-weights", "--dump-weights", weights)
+                figures = [[line.get(name) for name in ("loss_bits", "grad_norm_bits", "held_out_loss_bits", "tensor_hashes")]
+                           for line in lines]
+                found.append((figures, trainer_runs.read_safetensors(weights)))
+            self.assertNotEqual(found[0][0][0][3], found[0][0][1][3])
+            self.assertEqual(found[1][0], found[0][0])
+            self.assertTrue(found[1][1] == found[0][1], "weights differ")
+
     def test_a_run_in_two_pieces_is_the_run_in_one(self):
         common = ["--steps", 6, "--ranks", 2, "--precision", "bf16"]
         whole_losses, whole_weights = self.gpt(*common)
