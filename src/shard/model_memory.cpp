@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "plan/ranges.hpp"
+#include "tessera/kernels/exact_squares.hpp"
+#include "tessera/kernels/step_scalars.hpp"
 #include "tessera/plan/memory.hpp"
 
 namespace tessera {

@@ -144,9 +144,10 @@ Result train(const Run& run) {
 
 void check_same(const Result& result, const Result& alone) {
   CHECK(result.weights == alone.weights);
-  for (const auto& [name, bits] : result.buffers) {
+  for (const auto& each : result.buffers) {
+    const std::string& name = each.first;
     CAPTURE(name);
-    CHECK(bits == alone.buffers.at(name.substr(0, name.rfind(" of rank ")) + " of rank 0"));
+    CHECK(each.second == alone.buffers.at(name.substr(0, name.rfind(" of rank ")) + " of rank 0"));
   }
 }
 
