@@ -39,8 +39,21 @@ DistributedSampler::DistributedSampler(SamplerOptions options) : options_(option
 
 DistributedSampler::DistributedSampler(const World& world, SamplerOptions options)
     : DistributedSampler([&] {
+        if (options.granules != 0) {
+          throw UsageError(
+              "DistributedSampler: with granules a rank's place among those that share them is the model's, not its "
+              "number: give the model's granules() in place of the World");
+        }
         options.ranks = static_cast<std::size_t>(world.size());
         options.rank = static_cast<std::size_t>(world.rank());
+        return options;
+      }()) {}
+
+DistributedSampler::DistributedSampler(const Granules& granules, SamplerOptions options)
+    : DistributedSampler([&] {
+        options.granules = granules.total;
+        options.ranks = granules.ranks;
+        options.rank = granules.rank;
         return options;
       }()) {}
 

@@ -413,3 +413,15 @@ TEST_CASE("impossible_options_are_refused") {
                        "granules",
                        UsageError);
 }
+
+// Places are the model's.
+TEST_CASE("granules_come_from_the_model_and_not_from_the_world") {
+  tessera::launch({.ranks = 1}, [](tessera::World& world) {
+    CHECK_THROWS_WITH_AS(DistributedSampler(world, {.samples = 30, .batch = 2, .granules = 5}),
+                         doctest::Contains("give the model's granules() in place of the World"), UsageError);
+  });
+  const DistributedSampler sampler(tessera::Granules{5, 3, 2}, {.samples = 30, .batch = 2});
+  CHECK(sampler.options().granules == 5);
+  CHECK(sampler.options().ranks == 3);
+  CHECK(sampler.options().rank == 2);
+}

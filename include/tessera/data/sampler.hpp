@@ -67,8 +67,12 @@ struct SamplerState {
 class DistributedSampler {
  public:
   explicit DistributedSampler(SamplerOptions options);  // epoch 0; throws UsageError naming the option
-  // This rank's: `ranks` and `rank` of the options are the World's.
+  // This rank's: `ranks` and `rank` of the options are the World's. Not with granules, whose order is that of shards
+  // and not of ranks' numbers: UsageError.
   DistributedSampler(const World& world, SamplerOptions options);
+  // For the granules of a model (FullyShard::granules(), once it is finished): `granules`, `ranks` and `rank` are
+  // these.
+  DistributedSampler(const Granules& granules, SamplerOptions options);
 
   // Fills `batch` with this rank's part of the next global batch. False, and `batch` as it was, at the end of the
   // epoch.
