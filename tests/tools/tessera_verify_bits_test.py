@@ -56,11 +56,22 @@ class VerifyBits(unittest.TestCase):
     def test_equal_runs(self):
         runs = [step(n) for n in range(1, 8)]
         text = self.verify(runs, [dict(each, step_seconds=9) for each in runs], EQUAL)
-        self.assertIn("equal: 7 steps, steps 1 to 7, have the same bits: losses, norms and the weights of 3 tensors", text)
+        self.assertIn("equal: 7 steps, steps 1 to 7, have the same bits: samples, learning rate, loss, gradient norm, and the "
+                      "weights of 3 tensors", text)
         found = json.loads(self.verify(runs, runs, EQUAL, "--json"))
         self.assertTrue(found["equal"])
         self.assertEqual([found["steps"], found["tensors"], found["figures"], found["weights_step"], found["weights"]],
                          [7, 3, [], None, []])
+
+    def test_what_was_not_compared_is_not_claimed(self):
+        bare = [{name: value for name, value in step(n).items() if name not in ("loss_bits", "grad_norm_bits")} for n in (1, 2)]
+        text = self.verify(bare, [step(1), step(2)], EQUAL)
+        self.assertIn("the same bits: samples, learning rate, and the weights of 3 tensors", text)
+        self.refused([step(1, tensor_hashes={})], [step(1, tensor_hashes={})], "the tensor_hashes of step 1 have no tensor")
+        cut = self.write("cut.jsonl", [step(1), step(2)], end="")
+        self.assertIn("step 1, and a part of another one, which does not count", self.verify(cut, [step(1)], EQUAL))
+        self.refused(self.write("line.jsonl", [step(1)], end=""), [step(1)], "its only line has no end")
+        self.refused(self.folder, [step(1)], "is a folder")
 
     def test_the_first_step_and_its_tensors(self):
         a = [step(n) for n in range(1, 8)]

@@ -382,6 +382,7 @@ void check_parameters_alone(const CommandLine& line) {
                "--overlap-reduction",
                "--bucket-cap",
                "--micro-batches",
+               "--granules",
                "--accumulate-mode",
                "--outer-every",
                "--outer-fragments",

@@ -1,13 +1,16 @@
 // `tessera verify-bits`: two runs by their metrics files, step by step, until they part.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "checkpoint_command.hpp"
@@ -24,6 +27,7 @@ namespace verify_bits {
 struct Run {
   std::filesystem::path path;
   std::map<std::uint64_t, Json> steps;
+  bool is_cut = false;  // inside its last line
 };
 
 // A figure is compared beside the weights; they stand in the order in which a step comes to them. `key`: in the
@@ -49,8 +53,9 @@ struct Parting {
 struct Comparison {
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
-  std::size_t steps = 0;    // that both have
-  std::size_t tensors = 0;  // of a step
+  std::size_t steps = 0;                        // that both have
+  std::size_t tensors = 0;                      // of a step
+  std::vector<std::string_view> compared = {};  // figures that both have in some step
   std::vector<Parting> partings = {};
   std::optional<std::uint64_t> weights_part_at = std::nullopt;
   std::vector<std::string> parted_tensors = {};  // after that step, in the model's order
@@ -74,13 +79,15 @@ std::pair<std::uint64_t, Json> parse_step(const std::filesystem::path& path, std
 }
 
 Run read_run(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) refuse(path, "is a folder: give a file that --metrics of a trainer wrote");
   std::ifstream lines(path);
-  if (!lines) refuse(path, "cannot be opened");
+  if (!lines) refuse(path, fmt::format("cannot be opened: {}", std::generic_category().message(errno)));
   Run run{path, {}};
   std::size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    if (lines.eof()) break;  // a killed run may have left a part of its last line
+    run.is_cut = lines.eof();  // a killed run may have left a part of its last line
+    if (run.is_cut) break;
     auto [step, object] = parse_step(path, number, line);
     if (!run.steps.empty() && step <= run.steps.rbegin()->first) {
       refuse(path, fmt::format("line {} is of step {}, after step {}: a run's steps rise", number, step,
@@ -88,7 +95,7 @@ Run read_run(const std::filesystem::path& path) {
     }
     run.steps.emplace(step, std::move(object));
   }
-  if (run.steps.empty()) refuse(path, "has no step");
+  if (run.steps.empty()) refuse(path, run.is_cut ? "has no step: its only line has no end" : "has no step");
   return run;
 }
 
@@ -99,10 +106,12 @@ const Json::Object& hashes_of(const Run& run, std::uint64_t step) {
            fmt::format("step {} has no hash of the weights: let the run write them with --hash-weights", step));
   }
   try {
-    return object.at("tensor_hashes").members();
+    const Json::Object& hashes = object.at("tensor_hashes").members();
+    if (!hashes.empty()) return hashes;
   } catch (const JsonError&) {
     refuse(run.path, fmt::format("the tensor_hashes of step {} are not what --hash-weights writes", step));
   }
+  refuse(run.path, fmt::format("the tensor_hashes of step {} have no tensor", step));
 }
 
 [[noreturn]] void refuse_other_tensors(const Run& a, const Json::Object& of_a, const Run& b, const Json::Object& of_b) {
@@ -144,9 +153,12 @@ std::string shown(const Json& step, const Figure& figure) {
 // A figure that one of the two has not (runs evaluate after steps of their own) says nothing.
 void compare_figures(Comparison& comparison, const Json& a, const Json& b, std::uint64_t step) {
   for (const Figure& figure : figures) {
+    if (!a.contains(figure.key) || !b.contains(figure.key)) continue;
+    auto& compared = comparison.compared;
+    if (std::find(compared.begin(), compared.end(), figure.name) == compared.end()) compared.push_back(figure.name);
     const bool known = std::any_of(comparison.partings.begin(), comparison.partings.end(),
                                    [&](const Parting& parting) { return parting.figure == figure.name; });
-    if (known || !a.contains(figure.key) || !b.contains(figure.key)) continue;
+    if (known) continue;
     if (a.at(figure.key) == b.at(figure.key)) continue;
     comparison.partings.push_back({figure.name, step, shown(a, figure), shown(b, figure)});
   }
@@ -156,7 +168,10 @@ std::string range_text(std::uint64_t first, std::uint64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
-std::string steps_text(const Run& run) { return range_text(run.steps.begin()->first, run.steps.rbegin()->first); }
+std::string steps_text(const Run& run) {
+  return range_text(run.steps.begin()->first, run.steps.rbegin()->first) +
+         (run.is_cut ? ", and a part of another one, which does not count" : "");
+}
 
 Comparison compare(const Run& a, const Run& b) {
   Comparison comparison;
@@ -183,8 +198,8 @@ std::string text_of(const Run& a, const Run& b, const Comparison& comparison) {
   if (comparison.equal()) {
     const std::string which =
         comparison.steps == 1 ? steps + " has" : fmt::format("{} steps, {}, have", grouped(comparison.steps), steps);
-    return text + fmt::format("equal: {} the same bits: losses, norms and the weights of {}\n", which,
-                              counted(comparison.tensors, "tensor", "tensors"));
+    return text + fmt::format("equal: {} the same bits: {}, and the weights of {}\n", which,
+                              fmt::join(comparison.compared, ", "), counted(comparison.tensors, "tensor", "tensors"));
   }
   for (const Parting& parting : comparison.partings) {
     text += fmt::format("{} parts at step {}: A {}, B {}\n", parting.figure, parting.step, parting.a, parting.b);
