@@ -137,7 +137,7 @@ void check_granules(const CompileInput& input) {
       refuse(fmt::format("unit {} has other values along {}, and so depends on the number of ranks", unit.name,
                          to_string(unit.apart)));
     for (const CollectiveSpec& each : unit.collectives) {
-      if (each.of_granules && each.kind == CollectiveKind::all_gather) continue;
+      if (each.of_granules && each.kind == CollectiveKind::all_gather && !each.axes) continue;
       refuse(
           fmt::format("unit {} brings {} together over ranks inside its window, so that it depends on their number: "
                       "let it work on each granule by itself",

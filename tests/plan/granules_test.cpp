@@ -122,6 +122,11 @@ TEST_CASE("what_depends_on_the_number_of_ranks_is_refused") {
   refused(chain_model(2), {.ranks = 4, .replicas = 2, .outer_every = 3, .granules = 8}, "outer.every");
   refused(experts_model(), {.ranks = 4, .replicas = 2, .granules = 8}, "has other values along replicate");
   refused(collecting_model(), {.ranks = 2, .granules = 8}, "together over ranks inside its window");
+  Model gathers = chain_model(2);
+  gathers.units[0].collectives.push_back({.name = "u0.c", .elements = 4, .of_granules = true});
+  CHECK(verify(compile(input_of(gathers, {.ranks = 4, .replicas = 2, .granules = 8}))).ok());
+  gathers.units[0].collectives[0].axes = Axis::shard;
+  refused(gathers, {.ranks = 4, .replicas = 2, .granules = 8}, "together over ranks inside its window");
   refused(chain_model(2), {.mesh = MeshShape({{Axis::shard, 2}, {Axis::tensor, 2}}), .granules = 8}, "along tensor");
   Model few = chain_model(2);
   few.program.micro_batches = 3;

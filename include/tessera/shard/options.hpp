@@ -53,7 +53,7 @@ struct FullyShardOptions {
   // A step has so many granules, each a micro-batch whose contents do not depend on the number of ranks (granules.hpp):
   // with the same granules any number of ranks up to theirs, any mesh and strategy have the same bits (numerics.md).
   // Micro-batches follow from it, and ProgramOptions::micro_batches counts granules. 0: none, and another number of
-  // ranks rounds otherwise. Not with mode `local`, outer steps, ranks along `tensor` or `pipeline`, units apart, or
+  // ranks rounds otherwise. Not with mode `local`, outer steps, ranks along `tensor`, roles of ranks, units apart, or
   // collectives in windows.
   std::size_t granules = 0;
   AccumulationMode accumulation = AccumulationMode::automatic;
