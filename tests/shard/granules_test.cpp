@@ -124,8 +124,8 @@ Result train(const Run& run) {
       train_step(net, run, step);
       const tessera::StepReport report = net.model.last_step();
       if (world.rank() != 0) continue;
-      result.norms.push_back(report.gradient_norm);
       result.norms.push_back(report.weight);
+      result.norms.push_back(report.gradient_norm);
       result.loss_scales.push_back(report.loss_scale);
       result.skipped.push_back(report.skipped_updates);
     }
@@ -177,10 +177,19 @@ TEST_CASE("any_number_of_ranks_has_the_same_bits_with_bf16_parameters_gradients_
 }
 
 TEST_CASE("any_number_of_ranks_has_the_same_bits_with_fp16_and_a_step_that_is_skipped") {
-  check_any_ranks<tessera::fp16>([](Run& run) {
-    run.options.precision = tessera::fp16_mixed;
-    run.overflows = {0, 2};
-  });
+  const auto overflows = [](std::set<int> steps) {
+    return [steps = std::move(steps)](Run& run) {
+      run.options.precision = tessera::fp16_mixed;
+      run.options.loss_scaling = tessera::kernels::LossScaling{.initial = 64.0f, .dynamic = true, .growth_interval = 2};
+      run.overflows = steps;
+    };
+  };
+  Run sound, skipped;
+  overflows({})(sound);
+  overflows({0, 2})(skipped);
+  CHECK(train<tessera::fp16>(sound).skipped.back() == 0);
+  CHECK(train<tessera::fp16>(skipped).skipped.back() == 2);
+  check_any_ranks<tessera::fp16>(overflows({0, 2}));
 }
 
 TEST_CASE("any_number_of_ranks_has_the_same_bits_when_gradients_travel_in_another_type") {
