@@ -522,6 +522,7 @@ class ShardedModule::Implementation : public TensorOwner {
   // With granules: its random numbers begin where every rank's would that computed it.
   void begin_granule() {
     if (!generators_ || granules_begun_ > granules_done_) return;
+    if (granules_begun_ > 0 && is_between_steps()) end_step();  // a call of sharded() has ended it
     if (granules_begun_ == 0) {
       const StepReport before = sharded_->last_step();
       step_ = static_cast<std::uint64_t>(before.updates + before.skipped_updates);
