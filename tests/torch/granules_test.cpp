@@ -56,6 +56,7 @@ struct Run {
   bool checkpoints = false;
   bool weighs = false;                     // granules have weights
   bool draws_elsewhere = false;            // the program draws and evaluates, on each rank another number of times
+  int dropped_step = -1;                   // whose gradients the model inside drops; none: -1
   std::vector<std::size_t> of_steps = {};  // granules that have samples, by step in turn; none: all have
 };
 
@@ -80,6 +81,7 @@ void train_step(Model& model, World& world, const Run& run, int step) {
     train_granule(model, world, run, static_cast<std::size_t>(step) * granules + mine.number(round));
     weights.push_back(1.0 + static_cast<double>(mine.number(round)));
   }
+  if (step == run.dropped_step) return model.sharded().discard_gradients();
   if (weights.empty()) return model.skip_step();
   run.weighs ? model.update({.granule_weights = weights}) : model.update();
 }
@@ -145,6 +147,10 @@ TEST_CASE("dropout_in_checkpointed_parts_has_the_bits_that_it_has_elsewhere_on_a
 
 TEST_CASE("dropout_has_the_same_bits_where_granules_have_no_samples_and_programs_draw_and_evaluate") {
   check_any_ranks({.weighs = true, .draws_elsewhere = true, .of_steps = {6, 1, 4}});
+}
+
+TEST_CASE("dropout_has_the_same_bits_behind_a_step_that_the_model_inside_has_ended") {
+  check_any_ranks({.dropped_step = 1});
 }
 
 TEST_CASE("dropout_of_granules_is_by_the_model_s_seed_and_differs_from_step_to_step") {
