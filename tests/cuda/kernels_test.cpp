@@ -407,8 +407,8 @@ TEST_CASE("cuda: exact squares see what is not finite") {
 TEST_CASE("cuda: begin_update adds exact norms and weights of granules as the CPU does") {
   Stream host = host_stream();
   Stream stream = cuda_stream();
-  for (const auto& sizes : {std::array<std::size_t, 3>{1, 1, 40}, {7, 3, 5}, {130, 5, 0}}) {
-    const std::size_t units = sizes[0], ranks = sizes[1], rounds = sizes[2];
+  for (const auto& extents : {std::array<std::size_t, 3>{1, 1, 40}, {7, 3, 5}, {130, 5, 0}}) {
+    const std::size_t units = extents[0], ranks = extents[1], rounds = extents[2];
     const std::size_t row = 4 * units + 2 + rounds;
     std::vector<double> rows(row * ranks);
     DeviceBuffer<double> values(rows);
