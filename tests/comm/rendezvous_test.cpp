@@ -694,10 +694,12 @@ namespace {
 
 constexpr milliseconds stopped_timeout{1500};
 
-// Meets the others, and is stopped.
-[[noreturn]] void join_and_stop(const JoinOptions& options) {
+// Meets the others, and is stopped; with a descriptor once a byte has come from there.
+[[noreturn]] void join_and_stop(const JoinOptions& options, std::optional<int> told = std::nullopt) {
   const std::unique_ptr<Control> joined = join_rendezvous(options, at_once);
   joined->open("control", std::nullopt, "");
+  char byte = 0;
+  if (told && ::read(*told, &byte, 1) != 1) ::_exit(1);
   ::raise(SIGSTOP);
   ::_exit(1);
 }
@@ -709,10 +711,14 @@ std::string leave_after_meeting(Control& control) {
   return control.failure() == nullptr ? "all have left" : control.failure()->cause;
 }
 
-void end(pid_t child) {
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-}
+// Whatever is thrown, the child does not stay.
+struct Ended {
+  pid_t child;
+  ~Ended() {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+};
 
 }  // namespace
 
@@ -720,10 +726,10 @@ TEST_CASE("a_rank_that_was_stopped_before_it_left_is_named" * doctest::skip(!for
   const Meeting place({.ranks = 3, .timeout = stopped_timeout});
   const pid_t child = ::fork();
   if (child == 0) join_and_stop(place.join_options(0));
+  const Ended ended{child};
   std::array<std::string, 3> causes;
   place.run([&](Control& control) { causes[static_cast<std::size_t>(control.rank())] = leave_after_meeting(control); },
             1);
-  end(child);
   for (const int rank : {1, 2}) {
     CHECK(causes[static_cast<std::size_t>(rank)] ==
           "ranks 1, 2 waited up to 1.5 s for rank 0, which has not left the job and does nothing: was its process "
@@ -732,21 +738,26 @@ TEST_CASE("a_rank_that_was_stopped_before_it_left_is_named" * doctest::skip(!for
 }
 
 TEST_CASE("a_rendezvous_that_was_stopped_while_ranks_leave_is_named" * doctest::skip(!forked_ranks_may_thread)) {
-  std::array<int, 2> ends{};
+  std::array<int, 2> ends{}, met{};
   REQUIRE(::pipe(ends.data()) == 0);
+  REQUIRE(::pipe(met.data()) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
     const Meeting place({.ranks = 2, .timeout = stopped_timeout});
     const std::uint16_t port = place.endpoint().port;
     if (::write(ends[1], &port, sizeof(port)) != sizeof(port)) ::_exit(1);
-    join_and_stop(place.join_options(0));
+    join_and_stop(place.join_options(0), met[0]);  // the server as well, which has to have answered rank 1 before
   }
+  const Ended ended{child};
   std::uint16_t port = 0;
   REQUIRE(::read(ends[0], &port, sizeof(port)) == sizeof(port));
   const JoinOptions options{.endpoint = {"127.0.0.1", port}, .token = MeetingOptions().token, .rank = 1, .ranks = 2};
-  const std::string cause = leave_after_meeting(*join_rendezvous(options, stopped_timeout));
-  end(child);
-  for (const int descriptor : ends) ::close(descriptor);
+  const std::unique_ptr<Control> control = join_rendezvous(options, stopped_timeout);
+  control->open("control", std::nullopt, "");
+  REQUIRE(::write(met[1], "", 1) == 1);
+  control->leave();
+  const std::string cause = control->failure() == nullptr ? "all have left" : control->failure()->cause;
+  for (const int descriptor : {ends[0], ends[1], met[0], met[1]}) ::close(descriptor);
   CHECK(has(cause, "rank 1 waited up to 1.5 s at the end of the job for rank 0's rendezvous at 127.0.0.1:"));
 }
 
