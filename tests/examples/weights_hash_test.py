@@ -67,7 +67,8 @@ class Hashes(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
         same = trainer_runs.run(TESSERA, "verify-bits", self.folder / "a.jsonl", self.folder / "b.jsonl")
         self.assertEqual(same.returncode, 0, same.stdout + same.stderr)
-        self.assertIn("equal: 4 steps, steps 1 to 4, have the same bits: losses, norms and the weights of 6 tensors", same.stdout)
+        self.assertIn("equal: 4 steps, steps 1 to 4, have the same bits: samples, learning rate, loss, gradient norm, accuracy, "
+                      "and the weights of 6 tensors", same.stdout)
         other = trainer_runs.run(TESSERA, "verify-bits", self.folder / "a.jsonl", self.folder / "c.jsonl")
         self.assertEqual(other.returncode, 1, other.stdout + other.stderr)
         self.assertIn("weights part at step 1, in 6 of 6 tensors", other.stdout)
