@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 #include "plan/buckets.hpp"
@@ -87,20 +88,26 @@ AxisSet placement_of_gradient(const Plan& plan, std::size_t unit) {
   return axes.size() > 1 && kept.contains(axes[0]) ? axes[0] : kept;
 }
 
+Category kept_in(MemorySpace space, Category on_device) {
+  return space == MemorySpace::host ? Category::offloaded : on_device;
+}
+
 // Masters, and what is kept of the parameters beside them where it is more, or whole. Masters in the parameters' own
 // type are what is kept, although the update writes a part of them only.
 void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const DType type = plan.precision(unit).parameter;
   const AxisSet placement = plan.sharding(unit).parameters;
-  const auto add = [&](std::string_view what, AxisSet over, DType of) {
-    return list.add(fmt::format("{}.{}", plan.units[unit].name, what), Category::parameters, unit,
-                    {.type = of, .over = over}, all_parts);
+  const auto add = [&](std::string_view what, AxisSet over, DType of, MemorySpace space = MemorySpace::device) {
+    return list.add(fmt::format("{}.{}", plan.units[unit].name, what), kept_in(space, Category::parameters), unit,
+                    {.type = of, .over = over, .space = space}, all_parts);
   };
   const AxisSet of_masters = type == DType::fp32 ? placement : plan.sharding(unit).optimizer;
-  buffers[Role::master] = add("master", of_masters, DType::fp32);
-  // Windows read whole parameters where they stand; what they gather is cast on the way.
-  const bool masters_will_do = of_masters == placement && (type == DType::fp32 || !plan.parameters_stay_whole());
+  const MemorySpace space = *plan.units[unit].masters_in;
+  buffers[Role::master] = add("master", of_masters, DType::fp32, space);
+  // Windows read whole parameters where they stand; what they gather is cast on the way, from masters of the device.
+  const bool masters_will_do =
+      space == MemorySpace::device && of_masters == placement && (type == DType::fp32 || !plan.parameters_stay_whole());
   buffers[plan.parameters_stay_whole() ? Role::parameters : Role::kept] =
       masters_will_do ? buffers[Role::master] : add("parameters", placement, type);
 }
@@ -120,11 +127,9 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
     buffers[Role::accumulation] = add("accumulation", Category::accumulation, {});
   }
   for (const std::string& state : plan.unit_states(unit)) {
-    const Content content{.over = plan.sharding(unit).optimizer, .space = plan.units[unit].states_in};
-    const bool on_host = content.space == MemorySpace::host;
+    const Content content{.over = plan.sharding(unit).optimizer, .space = *plan.units[unit].states_in};
     buffers.states.push_back(list.add(fmt::format("{}.{}", plan.units[unit].name, state),
-                                      on_host ? Category::offloaded : Category::optimizer, unit, content,
-                                      only_trained));
+                                      kept_in(content.space, Category::optimizer), unit, content, only_trained));
   }
   if (!plan.diverges()) return;
   buffers[Role::anchor] = add("anchor", Category::optimizer, plan.common(unit));
@@ -253,24 +258,31 @@ void add_outer_means(Plan& plan, BufferList& list) {
                  [&](std::size_t unit) { return Content{.over = plan.common(unit)}; });
 }
 
-// Two for each state, so that a unit's are brought and taken while another's are used.
-void add_state_slots(Plan& plan, BufferList& list) {
+// Two for the masters and for each state, so that a unit's are brought and taken while another's are used.
+void add_update_slots(Plan& plan, BufferList& list) {
+  const auto brings_masters = [&](std::size_t unit) { return plan.units[unit].masters_in == MemorySpace::host; };
+  const auto brings_states = [&](std::size_t unit) {
+    return plan.trains(unit) && plan.units[unit].states_in == MemorySpace::host;
+  };
+  std::map<std::size_t, std::size_t> units;  // so far, by program: those that follow each other in an update
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
-  std::size_t units = 0;
-  std::size_t most_states = 0;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    if (!plan.trains(unit) || plan.units[unit].states_in == MemorySpace::device) continue;
-    slots[unit] = units++ % 2;
-    most_states = std::max(most_states, plan.unit_buffers[unit].states.size());
+    if (brings_masters(unit) || brings_states(unit)) slots[unit] = units[plan.trainers[unit]]++ % 2;
   }
-  for (std::size_t state = 0; state < most_states; ++state) {
-    std::vector<std::size_t> of_state = slots;
+  const auto add = [&](const BufferList::Slots& of, const auto& has) {
+    std::vector<std::size_t> taken = slots;
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-      if (state >= plan.unit_buffers[unit].states.size()) of_state[unit] = no_slot;
+      if (!has(unit)) taken[unit] = no_slot;
     }
+    list.add_slots(of, taken, [&](std::size_t unit) { return Content{.over = plan.sharding(unit).optimizer}; });
+  };
+  add({Role::master_slot, "master.", Category::staging, all_parts}, brings_masters);
+  std::size_t most_states = 0;
+  for (const UnitBuffers& unit : plan.unit_buffers) most_states = std::max(most_states, unit.states.size());
+  for (std::size_t state = 0; state < most_states; ++state) {
     const std::string prefix = fmt::format("state{}.", state);
-    list.add_slots({Role::state_slot, prefix, Category::staging, only_trained}, of_state,
-                   [&](std::size_t unit) { return Content{.over = plan.sharding(unit).optimizer}; });
+    add({Role::state_slot, prefix, Category::staging, only_trained},
+        [&](std::size_t unit) { return brings_states(unit) && state < plan.unit_buffers[unit].states.size(); });
   }
 }
 
@@ -385,7 +397,7 @@ void make_buffers(Plan& plan) {
   add_gradient_slots(plan, list);
   add_staging(plan, list);
   add_outer_means(plan, list);
-  add_state_slots(plan, list);
+  add_update_slots(plan, list);
   add_programs(plan, list);
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);

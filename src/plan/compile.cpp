@@ -291,20 +291,6 @@ void check_sharding(const PlanOptions& options) {
   }
 }
 
-// Values that are brought from a file go to the ranks that share them through the device's memory alone.
-void check_spaces(const CompileInput& input) {
-  const Sharding kept = sharding_of(input.options);
-  const MeshShape mesh = mesh_of(input.options);
-  for (const UnitSpec& unit : input.units) {
-    const AxisSet common = mesh.axes() - unit.apart - (input.options.outer_every > 0 ? outer_axes : AxisSet());
-    if (unit.states_in == MemorySpace::device || mesh.group(common - kept.optimizer).empty()) continue;
-    throw UsageError(fmt::format(
-        "unit {} keeps its optimizer's states in the host's memory, which needs a strategy that shards them "
-        "over all ranks, and they are sharded over {}: use fsdp, or keep them on the device",
-        unit.name, to_string(kept.optimizer)));
-  }
-}
-
 // A message is passed once, by ranks that have a role.
 void check_message(const CompileInput& input, const UnitSpec& unit, WindowKind window) {
   for (const std::size_t index : collectives_in(unit, window)) {
@@ -347,7 +333,6 @@ void check_input(const CompileInput& input) {
   check_names(input.units, mesh_of(input.options));
   check_states(input);
   check_collectives(input);
-  check_spaces(input);
 }
 
 AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>& programs) {
@@ -374,6 +359,30 @@ std::vector<Program> recomputing(const CompileInput& input) {
   return programs;
 }
 
+// A unit's own option goes first. The plan's leaves masters that windows read themselves where they are.
+void resolve_spaces(Plan& plan) {
+  const Offload& offload = plan.options.offload;
+  bool moves_masters = false;
+  for (std::size_t index = 0; index < plan.units.size(); ++index) {
+    UnitSpec& unit = plan.units[index];
+    const bool can = plan.precision(index).parameter != DType::fp32 && !unit.parameters.empty();
+    if (unit.masters_in == MemorySpace::host && !can) {
+      throw UsageError(fmt::format(
+          "unit {} is to keep its masters in the host's memory, and its windows read them themselves, because its "
+          "parameters are fp32: train it with parameters of 16 bits (bf16_mixed), or leave its masters on the device",
+          unit.name));
+    }
+    const bool moves = index < offload.units;
+    unit.states_in = unit.states_in.value_or(moves ? offload.optimizer : MemorySpace::device);
+    unit.masters_in = unit.masters_in.value_or(moves && can ? offload.masters : MemorySpace::device);
+    moves_masters = moves_masters || unit.masters_in == MemorySpace::host;
+  }
+  if (offload.masters == MemorySpace::device || offload.units == 0 || moves_masters) return;
+  throw UsageError(
+      "offload.masters is host, and windows read all masters themselves, because parameters are fp32: train with "
+      "parameters of 16 bits (bf16_mixed), or move the optimizer's states alone");
+}
+
 }  // namespace
 
 Plan compile(const CompileInput& input) {
@@ -393,6 +402,7 @@ Plan compile(const CompileInput& input) {
   plan.norm_columns = norm_columns(plan);
   plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;
+  resolve_spaces(plan);
   for (UnitSpec& unit : plan.units) {
     plan.layouts.emplace_back(unit, plan.mesh);
     for (CollectiveSpec& each : unit.collectives) {

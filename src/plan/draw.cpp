@@ -125,9 +125,8 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     for (const std::string& state : unit.optimizer_states.value_or(std::vector<std::string>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", state);
     }
-    if (unit.states_in != MemorySpace::device) {
-      fmt::format_to(std::back_inserter(out), " states in {}", to_string(unit.states_in));
-    }
+    if (unit.states_in == MemorySpace::host) fmt::format_to(std::back_inserter(out), " states in host");
+    if (unit.masters_in == MemorySpace::host) fmt::format_to(std::back_inserter(out), " masters in host");
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {

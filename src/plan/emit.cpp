@@ -32,6 +32,7 @@ class Emitter {
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
   void refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded = false);
+  void gather_kept(std::size_t unit, Part part);
   Role kept() const;
   bool masters_are_kept(std::size_t unit) const {
     return buffers(unit)[kept()].buffer == buffers(unit)[Role::master].buffer;
@@ -78,13 +79,26 @@ class Emitter {
   void reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
-  void transfer(std::size_t unit, StreamId stream, Role from, Role to);
+  // A visit is of values that stand in the host's memory, to where the device has them meanwhile.
+  struct Visit {
+    Held home;
+    Held slot;
+  };
+  std::vector<Visit> masters_of_host(std::size_t unit, const std::vector<Part>& of) const;
+  std::vector<Visit> states_of_host(std::size_t unit) const;
+  std::vector<Visit> visits_in_update(std::size_t unit) const;
+  void fetch(const std::vector<Visit>& visits, AxisSet over);
+  void evict(const std::vector<Visit>& visits, AxisSet over);
+  void release(const std::vector<Visit>& visits, StreamId stream = StreamId::evict);
+  static StreamId stream_of_casts(AxisSet known) { return known.empty() ? StreamId::compute : StreamId::gather; }
+  void follow_masters(std::size_t unit);
+  void follow_states(std::size_t unit);
   void average_masters(std::size_t unit);
   void outer_update(std::size_t unit);
 
   std::vector<Part> parts(std::size_t unit) const;
   std::vector<Held> states(std::size_t unit, Role role = Role::state) const;
-  bool is_offloaded(std::size_t unit) const { return trains(unit) && !buffers(unit).state_slots.empty(); }
+  bool is_offloaded(std::size_t unit) const { return trains(unit) && buffers(unit).are_offloaded(); }
   bool has_untrained(std::size_t unit) const { return buffers(unit)[Role::untrained].exists(); }
   Access untrained(AccessMode mode, std::size_t unit) const {
     return {untrained_range(plan_, unit), mode, unit, Role::untrained};
@@ -133,17 +147,15 @@ std::vector<Operation> Emitter::cold() {
     }
     if (has_untrained(unit)) initialize.accesses.push_back(untrained(write, unit));
   }
-  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) refresh_parameters(unit, part, plan_.own(unit));
-  }
+  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) follow_masters(unit);
   return take();
 }
 
 // Everybody's shards were written from outside: what ranks hold beyond their own follows, the optimizer's states too.
 std::vector<Operation> Emitter::refresh() {
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    for (const Part part : parts(unit)) refresh_parameters(unit, part, plan_.own(unit));
-    for (const Held& state : states(unit)) all_gather(state, plan_.own(unit), plan_.sharding(unit).optimizer);
+    follow_masters(unit);
+    follow_states(unit);
   }
   return take();
 }
@@ -162,13 +174,18 @@ std::vector<Operation> Emitter::synchronize() {
 // The parameters that a rank keeps follow the masters, of which each knows what is sharded over `known`: masters that
 // are kept travel themselves, else their values in the parameters' type do, unless the update has `rounded` them.
 void Emitter::refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded) {
-  const Held masters{unit, Role::master, part};
+  const Held masters{unit, buffers(unit).masters(), part};
   const Held parameters{unit, kept(), part};
   const AxisSet of_masters = buffers(unit)[Role::master].over;
   all_gather(masters, known, of_masters);
   if (masters_are_kept(unit)) return;
-  if (!rounded) copy(masters, parameters, of_masters, known.empty() ? StreamId::compute : StreamId::gather);
-  all_gather(parameters, of_masters, buffers(unit)[parameters.role].over);
+  if (!rounded) copy(masters, parameters, of_masters, stream_of_casts(known));
+  gather_kept(unit, part);
+}
+
+// Each rank knows what its masters were rounded to.
+void Emitter::gather_kept(std::size_t unit, Part part) {
+  all_gather({unit, kept(), part}, buffers(unit)[Role::master].over, buffers(unit)[kept()].over);
 }
 
 // Returns what a rank keeps of a unit's parameters between steps; the masters, where that is all.
@@ -441,11 +458,12 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_, program_), AccessMode::read, no_unit, Role::norms}, scalars(AccessMode::update)};
-  // States of the host are brought one unit ahead of the one that is updated.
+  // Values of the host's memory are brought one unit ahead of the one that is updated.
   std::size_t next = 0;
   const auto fetch_next = [&] {
     while (next < plan_.units.size() && !is_offloaded(next)) ++next;
-    if (next < plan_.units.size()) transfer(next++, StreamId::fetch, Role::state, Role::state_slot);
+    if (next < plan_.units.size()) fetch(visits_in_update(next), plan_.sharding(next).optimizer);
+    ++next;
   };
   fetch_next();
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
@@ -453,17 +471,15 @@ std::vector<Operation> Emitter::update(std::size_t program) {
     if (is_offloaded(unit)) fetch_next();
     Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
     optimize.accesses = {updated(AccessMode::read, {unit, Role::gradient}), scalars(AccessMode::read),
-                         updated(AccessMode::update, {unit, Role::master})};
-    const Role role = is_offloaded(unit) ? Role::state_slot : Role::state;
+                         updated(AccessMode::update, {unit, buffers(unit).masters()})};
+    const Role role = buffers(unit).state_slots.empty() ? Role::state : Role::state_slot;
     for (const Held& state : states(unit, role)) optimize.accesses.push_back(updated(AccessMode::update, state));
     const AxisSet known = plan_.sharding(unit).optimizer;
     const bool rounds = !masters_are_kept(unit) && buffers(unit)[Role::master].over == known;
     if (rounds) optimize.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
     if (is_offloaded(unit)) {
-      transfer(unit, StreamId::evict, Role::state_slot, Role::state);
-      for (const Held& slot : states(unit, Role::state_slot)) {
-        release(StreamId::evict, updated(AccessMode::discard, slot));
-      }
+      evict(visits_in_update(unit), known);
+      release(visits_in_update(unit));
     }
     // These gathers travel beside the other units' updates and the first windows of the next step.
     refresh_parameters(unit, Part::trained, known, rounds);
@@ -474,26 +490,109 @@ std::vector<Operation> Emitter::update(std::size_t program) {
 // The mean of the weights of all that train by themselves, what the outer optimizer makes of it, and that to everybody.
 std::vector<Operation> Emitter::outer(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) {
+    const std::vector<Visit> masters = masters_of_host(unit, {Part::trained});
+    fetch(masters, plan_.own(unit));
     average_masters(unit);
     outer_update(unit);
     refresh_parameters(unit, Part::trained, plan_.common(unit));
+    evict(masters, plan_.sharding(unit).optimizer);
+    release(masters);
   }
   return take();
 }
 
-void Emitter::transfer(std::size_t unit, StreamId stream, Role from, Role to) {
-  Operation& transfer = add(OperationKind::transfer, stream, unit);
-  for (std::size_t state = 0; state < buffers(unit).states.size(); ++state) {
-    transfer.accesses.push_back(updated(AccessMode::read, {unit, from, Part::trained, state}));
-    transfer.accesses.push_back(updated(AccessMode::write, {unit, to, Part::trained, state}));
+// ---- between the memories ----
+
+std::vector<Emitter::Visit> Emitter::masters_of_host(std::size_t unit, const std::vector<Part>& of) const {
+  std::vector<Visit> result;
+  if (!buffers(unit)[Role::master_slot].exists()) return result;
+  for (const Part part : of) result.push_back({{unit, Role::master, part}, {unit, Role::master_slot, part}});
+  return result;
+}
+
+std::vector<Emitter::Visit> Emitter::states_of_host(std::size_t unit) const {
+  std::vector<Visit> result;
+  for (std::size_t state = 0; state < buffers(unit).state_slots.size(); ++state) {
+    result.push_back({{unit, Role::state, Part::trained, state}, {unit, Role::state_slot, Part::trained, state}});
   }
+  return result;
+}
+
+std::vector<Emitter::Visit> Emitter::visits_in_update(std::size_t unit) const {
+  std::vector<Visit> result = masters_of_host(unit, {Part::trained});
+  const std::vector<Visit> states = states_of_host(unit);
+  result.insert(result.end(), states.begin(), states.end());
+  return result;
+}
+
+void Emitter::fetch(const std::vector<Visit>& visits, AxisSet over) {
+  if (visits.empty()) return;
+  Operation& transfer = add(OperationKind::transfer, StreamId::fetch, visits.front().home.unit);
+  for (const Visit& visit : visits) {
+    transfer.accesses.push_back(access(AccessMode::read, visit.home, over));
+    transfer.accesses.push_back(access(AccessMode::write, visit.slot, over));
+  }
+}
+
+void Emitter::evict(const std::vector<Visit>& visits, AxisSet over) {
+  if (visits.empty()) return;
+  Operation& transfer = add(OperationKind::transfer, StreamId::evict, visits.front().home.unit);
+  for (const Visit& visit : visits) {
+    transfer.accesses.push_back(access(AccessMode::read, visit.slot, over));
+    transfer.accesses.push_back(access(AccessMode::write, visit.home, over));
+  }
+}
+
+// Masters give their slot back with both parts.
+void Emitter::release(const std::vector<Visit>& visits, StreamId stream) {
+  for (std::size_t i = 0; i < visits.size(); ++i) {
+    const Held& slot = visits[i].slot;
+    if (slot.role == Role::state_slot) release(stream, updated(AccessMode::discard, slot));
+    const bool again = i > 0 && visits[i - 1].slot.role == Role::master_slot;
+    if (slot.role == Role::master_slot && !again) {
+      release(stream, whole(AccessMode::discard, slot.unit, Role::master_slot));
+    }
+  }
+}
+
+// Every rank has its own shards of the masters: what else it keeps of them and of the parameters follows, by way of the
+// slot where masters stand in the host's memory.
+void Emitter::follow_masters(std::size_t unit) {
+  const AxisSet own = plan_.own(unit);
+  const AxisSet mine = plan_.sharding(unit).optimizer;
+  const std::vector<Visit> masters = masters_of_host(unit, parts(unit));
+  if (masters.empty()) {
+    for (const Part part : parts(unit)) refresh_parameters(unit, part, own);
+    return;
+  }
+  fetch(masters, own);
+  for (const Visit& visit : masters) {
+    all_gather(visit.slot, own, mine);
+    copy(visit.slot, {unit, kept(), visit.slot.part}, mine, stream_of_casts(own));
+  }
+  const bool others_came = !plan_.mesh.group(own - mine).empty();
+  if (others_came) evict(masters, mine);
+  release(masters, others_came ? StreamId::evict : stream_of_casts(own));
+  for (const Part part : parts(unit)) gather_kept(unit, part);
+}
+
+// The same of the optimizer's states, which are there where no other rank has the same.
+void Emitter::follow_states(std::size_t unit) {
+  const AxisSet own = plan_.own(unit);
+  const AxisSet kept = plan_.sharding(unit).optimizer;
+  if (plan_.mesh.group(own - kept).empty()) return;
+  const std::vector<Visit> visits = states_of_host(unit);
+  fetch(visits, own);
+  for (const Held& state : states(unit, visits.empty() ? Role::state : Role::state_slot)) all_gather(state, own, kept);
+  evict(visits, kept);
+  release(visits);
 }
 
 void Emitter::average_masters(std::size_t unit) {
   Operation& mean = add(OperationKind::reduce_scatter, StreamId::reduce, unit);
   mean.group = plan_.mesh.group(plan_.diverging());
   mean.divisor = plan_.mesh.size(plan_.diverging());
-  mean.accesses = {access(AccessMode::read, {unit, Role::master}, plan_.own(unit)),
+  mean.accesses = {access(AccessMode::read, {unit, buffers(unit).masters()}, plan_.own(unit)),
                    access(AccessMode::write, {unit, Role::outer_mean}, plan_.common(unit))};
 }
 
@@ -501,7 +600,7 @@ void Emitter::outer_update(std::size_t unit) {
   const auto mine = [&](AccessMode mode, Role role) { return access(mode, {unit, role}, plan_.common(unit)); };
   add(OperationKind::outer_update, StreamId::compute, unit).accesses = {
       mine(AccessMode::read, Role::outer_mean), mine(AccessMode::update, Role::anchor),
-      mine(AccessMode::update, Role::outer_momentum), mine(AccessMode::write, Role::master)};
+      mine(AccessMode::update, Role::outer_momentum), mine(AccessMode::write, buffers(unit).masters())};
   release(StreamId::compute, mine(AccessMode::discard, Role::outer_mean));
 }
 

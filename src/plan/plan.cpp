@@ -47,6 +47,7 @@ std::string_view to_string(Role role) {
     case Role::outer_mean: return "outer mean";
     case Role::untrained: return "untrained";
     case Role::state_slot: return "state slot";
+    case Role::master_slot: return "master slot";
     case Role::scalars: return "scalars";
     case Role::norms: return "norms";
     case Role::collected: return "collected";

@@ -33,7 +33,8 @@ void check_arena(const Plan& plan, const Report& report) {
 // ---- what a unit has ----
 
 bool has_frozen(Role role) {
-  return role == Role::master || role == Role::kept || role == Role::parameters || role == Role::resharded;
+  return role == Role::master || role == Role::master_slot || role == Role::kept || role == Role::parameters ||
+         role == Role::resharded;
 }
 
 bool is_slot(const Buffer& buffer) {
@@ -105,7 +106,8 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
   const bool fp32 = type_of(plan, unit, Role::resharded) == DType::fp32;
   const Resharding& resharding = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
   switch (role) {
-    case Role::master: return content.over == ((fp32 ? sharding.parameters : sharding.optimizer) & own);
+    case Role::master:
+    case Role::master_slot: return content.over == ((fp32 ? sharding.parameters : sharding.optimizer) & own);
     case Role::kept: return content.over == (sharding.parameters & own);
     case Role::resharded: return content.over == (resharding.held & own);
     case Role::state:
@@ -131,7 +133,9 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   Bytes size = size_of(content.type) * elements * shards_of(plan, unit, content.over);
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
   const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
-  const MemorySpace space = role == Role::state ? plan.units[unit].states_in : MemorySpace::device;
+  const MemorySpace space = role == Role::state    ? *plan.units[unit].states_in
+                            : role == Role::master ? *plan.units[unit].masters_in
+                                                   : MemorySpace::device;
   if (content.space != space || buffer.space != space) {
     report(ViolationKind::layout, {unit, static_cast<std::size_t>(role)}, {no_unit, 1},
            fmt::format("{} of {} in {} is not in the memory of the {}", to_string(role), plan.units[unit].name,
@@ -170,10 +174,10 @@ bool is_operand(OperationKind kind, const Access& access) {
   static const Operands all[] = {
       {K::initialize, write, {master, state, anchor, outer_momentum, untrained}},
       {K::initialize_scalars, write, {scalars}},
-      {K::cast, read, {master, kept, resharded}},
+      {K::cast, read, {master, master_slot, kept, resharded}},
       {K::cast, write, {kept, parameters, resharded}},
-      {K::all_gather, read, {master, kept, parameters, resharded, state}},
-      {K::all_gather, write, {master, kept, parameters, resharded, state}},
+      {K::all_gather, read, {master, master_slot, kept, parameters, resharded, state, state_slot}},
+      {K::all_gather, write, {master, master_slot, kept, parameters, resharded, state, state_slot}},
       {K::window, read, {parameters, scalars, collected}},
       {K::window, update, {untrained, gradient_slot}},
       {K::window, write, {collected}},
@@ -185,7 +189,7 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::accumulate, update, {accumulation}},
       {K::convert, read, {gradient_slot}},
       {K::convert, write, {staging}},
-      {K::reduce_scatter, read, {gradient_slot, staging, accumulation, gradient, master}},
+      {K::reduce_scatter, read, {gradient_slot, staging, accumulation, gradient, master, master_slot}},
       {K::reduce_scatter, write, {gradient, outer_mean}},
       {K::reduce_scatter, update, {gradient}},
       {K::hook, update, {gradient}},
@@ -200,15 +204,15 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::begin_update, read, {norms}},
       {K::begin_update, update, {scalars}},
       {K::optimize, read, {gradient, scalars}},
-      {K::optimize, update, {master, state, state_slot}},
+      {K::optimize, update, {master, master_slot, state, state_slot}},
       {K::optimize, write, {kept, parameters}},
       {K::outer_update, read, {outer_mean}},
       {K::outer_update, update, {anchor, outer_momentum}},
-      {K::outer_update, write, {master}},
-      {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot}},
+      {K::outer_update, write, {master, master_slot}},
+      {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, master_slot}},
       {K::broadcast, update, {untrained}},
-      {K::transfer, read, {state, state_slot}},
-      {K::transfer, write, {state, state_slot}},
+      {K::transfer, read, {master, master_slot, state, state_slot}},
+      {K::transfer, write, {master, master_slot, state, state_slot}},
   };
   return std::any_of(std::begin(all), std::end(all), [&](const Operands& some) {
     return some.kind == kind && some.mode == access.mode &&
@@ -235,7 +239,7 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
         result.push_back({resharded.over});
       }
       return result;
-    case OperationKind::transfer:
+    case OperationKind::transfer: return {updated, {own}};
     case OperationKind::optimize: return {updated};
     case OperationKind::outer_update: return {shard};
     case OperationKind::all_gather:
@@ -249,7 +253,8 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
       if (role == Role::outer_mean) return {shard};
       if (role == Role::state_slot) return {updated};
       [[fallthrough]];
-    case OperationKind::window: return {{{}, role == Role::parameters || role == Role::resharded}};
+    case OperationKind::window:
+      return {{{}, role == Role::parameters || role == Role::resharded || role == Role::master_slot}};
     default: return {{}};
   }
 }
@@ -472,7 +477,8 @@ bool forms_sums_in_fp32(const Plan& plan, const Operation& operation) {
 bool is_sum(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::reduce_scatter) return true;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
-    const bool of_masters = operation.source(move).role == Role::master;
+    const Role from = operation.source(move).role;
+    const bool of_masters = from == Role::master || from == Role::master_slot;
     if (plan.content(operation.source(move)).type != operation.wire) return false;
     if (of_masters != (operation.target(move).role == Role::outer_mean)) return false;
   }
@@ -536,29 +542,50 @@ bool is_of_one_share(const Plan& plan, const Operation& operation) {
                      [&](const Access& access) { return access.tenant == no_unit || is_as_the_first(access); });
 }
 
-// Each state to its own slot or back, on the stream of the direction. Nothing else touches the host's memory, but what
-// gives it initial values.
-bool is_in_its_space(const Plan& plan, const Operation& operation) {
+// Each to its own slot or back, on the stream of the direction.
+bool is_a_visit(const Plan& plan, const Operation& operation, std::size_t move) {
   const auto space_of = [&](const Access& access) { return plan.buffers[access.range.buffer].space; };
-  if (operation.kind == OperationKind::initialize) return true;
-  if (operation.kind != OperationKind::transfer) {
-    return std::all_of(operation.accesses.begin(), operation.accesses.end(),
-                       [&](const Access& access) { return space_of(access) == MemorySpace::device; });
-  }
   const bool fetches = operation.stream == StreamId::fetch;
-  if (!fetches && operation.stream != StreamId::evict) return false;
-  if (operation.accesses.size() != 2 * plan.unit_buffers[operation.unit].states.size()) return false;
+  const Access& from = operation.source(move);
+  const Access& to = operation.target(move);
+  const Access& home = fetches ? from : to;
+  const Access& slot = fetches ? to : from;
+  const bool is_state = home.role == Role::state && slot.role == Role::state_slot && home.state == slot.state;
+  const bool is_master = home.role == Role::master && slot.role == Role::master_slot;
+  return from.mode == AccessMode::read && to.mode == AccessMode::write && from.tenant == operation.unit &&
+         to.tenant == operation.unit && (is_state || is_master) && from.range.size == to.range.size &&
+         space_of(home) == MemorySpace::host && space_of(slot) == MemorySpace::device;
+}
+
+// A transfer moves all states of its unit, each once, or masters; in an update it moves both, of what is trained.
+bool moves_what_belongs_together(const Plan& plan, SegmentKind segment, const Operation& operation) {
+  const UnitBuffers& unit = plan.unit_buffers[operation.unit];
+  std::size_t states = 0;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     const Access& from = operation.source(move);
-    const Access& to = operation.target(move);
-    if (from.mode != AccessMode::read || to.mode != AccessMode::write) return false;
-    if (from.state != move || to.state != move || from.tenant != operation.unit || to.tenant != from.tenant)
-      return false;
-    if (space_of(fetches ? from : to) != MemorySpace::host || space_of(fetches ? to : from) != MemorySpace::device) {
-      return false;
-    }
+    const bool is_state = from.role == Role::state || from.role == Role::state_slot;
+    if (is_state && from.state != states++) return false;
   }
-  return true;
+  const std::size_t masters = operation.moves() - states;
+  const bool all_states = states == unit.state_slots.size();
+  if (segment == SegmentKind::update) return all_states && masters == (unit[Role::master_slot].exists() ? 1u : 0u);
+  return states == 0 ? masters > 0 : all_states && masters == 0;
+}
+
+// Nothing but transfers touches the host's memory, and what gives it initial values.
+bool is_in_its_space(const Plan& plan, EventPoint here) {
+  const Operation& operation = plan.at(here);
+  if (operation.kind == OperationKind::initialize) return true;
+  if (operation.kind != OperationKind::transfer) {
+    return std::all_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+      return plan.buffers[access.range.buffer].space == MemorySpace::device;
+    });
+  }
+  if (!is_transferring(operation.stream) || operation.accesses.size() % 2 != 0) return false;
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    if (!is_a_visit(plan, operation, move)) return false;
+  }
+  return moves_what_belongs_together(plan, plan.segments[here.segment].kind, operation);
 }
 
 void check_shape(const Plan& plan, EventPoint here, const Report& report) {
@@ -570,7 +597,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!forms_sums_in_fp32(plan, operation)) object("not a sum in fp32");
-  if (!is_in_its_space(plan, operation)) object("not between memories as its stream says");
+  if (!is_in_its_space(plan, here)) object("not between memories as its stream says");
   if (!is_in_place(operation)) object("not in place");
   if (!is_of_one_share(plan, operation)) object("not of the same elements");
   if (!is_of_group(plan, operation)) object("not what the ranks of its group hold");

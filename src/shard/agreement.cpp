@@ -53,6 +53,11 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("reshard_after_forward", to_string(options.reshard_after_forward));
   lines.add("overlap_reduction", options.overlap_reduction);
   lines.add("bucket_cap", text(options.bucket_cap));
+  if (options.offload != Offload{}) {
+    lines.add("offload",
+              fmt::format("optimizer to the {}, masters to the {}, of {} units", to_string(options.offload.optimizer),
+                          to_string(options.offload.masters), options.offload.units));
+  }
   lines.add("activations", to_string(options.activations));
   lines.add("checkpointing", to_string(options.checkpointing));
   lines.add(fmt::format("on_reduced_gradient() was {}called", options.gradient_hooks ? "" : "not "));
@@ -98,8 +103,8 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
     if (unit.reshard_after_forward)
       lines.add("reshard_after_forward of unit " + unit.name, to_string(*unit.reshard_after_forward));
     if (unit.recompute) lines.add("recompute of unit " + unit.name, "yes");
-    if (unit.states_in != MemorySpace::device)
-      lines.add("states of unit " + unit.name + " in", to_string(unit.states_in));
+    if (unit.states_in) lines.add("states of unit " + unit.name + " in", to_string(*unit.states_in));
+    if (unit.masters_in) lines.add("masters of unit " + unit.name + " in", to_string(*unit.masters_in));
     if (!unit.apart.empty()) {
       lines.add("unit " + unit.name + " apart", to_string(unit.apart) + ", with tensors under " + unit.prefix);
     }

@@ -247,8 +247,8 @@ Checkpointing checkpointing(const ModelState& model) {
 // A field that FullyShardOptions gets does not compile before this has a place for it, or none.
 plan::CompileInput compile_input(const ModelState& model) {
   const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, granules, accumulation, seed,
-               loss_scaling, prefetch, reshard_after_forward, overlap_reduction, bucket_cap, program, activations,
-               checkpoints, memory_limit, diagnostics, cuda_stream] = model.options;
+               loss_scaling, prefetch, reshard_after_forward, overlap_reduction, bucket_cap, offload, program,
+               activations, checkpoints, memory_limit, diagnostics, cuda_stream] = model.options;
   plan::CompileInput input;
   for (const auto& unit : model.units) input.units.push_back(unit->spec());
   input.programs = plan_programs(model);
@@ -270,6 +270,7 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .bucket_cap = bucket_cap,
                    .gradient_hooks = static_cast<bool>(model.hook),
                    .fp32_sums = !every_optimizer_widens(model),
+                   .offload = offload,
                    .activations = activations,
                    .checkpointing = checkpointing(model),
                    .collective_staging = model.world().staging()};

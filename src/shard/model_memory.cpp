@@ -23,7 +23,7 @@ ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const s
       units_(units),
       rank_(plan.rank_of(static_cast<std::size_t>(world.rank()))),
       place_(plan.mesh.place_of(rank_)),
-      arena_(world.make_arena(plan::memory(plan).peak - plan::memory(plan).host)),
+      arena_(world.make_arena(plan::memory(plan).device())),
       host_arena_(Arena::on_host_of(world.device(), plan::memory(plan).host)) {
   if (host_arena_.size() > Bytes(0)) std::memset(host_arena_.data(), 0, host_arena_.size().count());
 }

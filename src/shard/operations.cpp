@@ -451,7 +451,7 @@ void Operations::optimize(const Operation& operation, Stream& on) {
   const kernels::StepScalars* const scalars = scalars_at(operation);
   // Parameters of 16 bits stand beside the masters.
   const Access* const rounded = operation.find(plan::AccessMode::write);
-  const Access& master = operation.operand(plan::Role::master);
+  const Access& master = operation.operand(plan_.unit_buffers[unit].masters());
   const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();
   OptimizerSpans whole{.master = floats(master),
                        .states = std::span(states_[unit]).first(plan_.unit_buffers[unit].states.size()),
@@ -488,7 +488,7 @@ void Operations::update_runs(std::size_t unit, const OptimizerSpans& whole, cons
 void Operations::outer_update(const Operation& operation, Stream& on) {
   const auto operand = [&](plan::Role role) { return floats(operation.operand(role)); };
   kernels::outer_update(on,
-                        {.master = operand(plan::Role::master),
+                        {.master = operand(plan_.unit_buffers[operation.unit].masters()),
                          .anchor = operand(plan::Role::anchor),
                          .momentum_buffer = operand(plan::Role::outer_momentum),
                          .mean = operand(plan::Role::outer_mean),

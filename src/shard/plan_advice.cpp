@@ -54,6 +54,11 @@ constexpr Setting mildest_first[] = {
        if (!o.sharding && o.strategy == Strategy::hsdp && o.outer_every == 0) choose(o, Strategy::hfsdp);
      }},
     {"strategy = fsdp", [](plan::PlanOptions& o) { choose(o, Strategy::fsdp); }},
+    {"offload.optimizer = host",
+     [](plan::PlanOptions& o) {
+       o.offload.optimizer = MemorySpace::host;
+       o.offload.units = Offload{}.units;
+     }},
 };
 
 // Takes from units what they have of their own of the setting, and says so.
@@ -69,16 +74,16 @@ std::string of_units(const Setting& setting, std::vector<plan::UnitSpec>& units)
 
 std::string advice(plan::CompileInput input, Bytes limit) {
   std::string changed;
-  Bytes smallest = plan::memory(plan::compile(input)).peak;
+  Bytes smallest = plan::memory(plan::compile(input)).device();
   for (const Setting& setting : mildest_first) {
     const plan::PlanOptions before = input.options;
     setting.apply(input.options);
     const std::string units = of_units(setting, input.units);
     if (input.options == before && units.empty()) continue;
     changed += (changed.empty() ? "" : ", ") + std::string(setting.text) + units;
-    const Bytes peak = plan::memory(plan::compile(input)).peak;
-    if (peak <= limit) return fmt::format("it fits ({}) with {}", to_string(peak), changed);
-    smallest = std::min(smallest, peak);
+    const Bytes taken = plan::memory(plan::compile(input)).device();
+    if (taken <= limit) return fmt::format("it fits ({}) with {}", to_string(taken), changed);
+    smallest = std::min(smallest, taken);
   }
   return fmt::format("no setting fits on {} ranks (the smallest needs {}): use more ranks or smaller units",
                      input.options.ranks, to_string(smallest));
@@ -110,12 +115,15 @@ std::size_t elements_of(const plan::Plan& plan, std::size_t unit, plan::Part par
 
 void require_fit(const plan::Plan& plan, const plan::CompileInput& input, Bytes limit) {
   const plan::MemoryReport report = plan::memory(plan);
-  if (report.peak <= limit) return;
+  if (report.device() <= limit) return;
+  const auto on_device = [&](const plan::CategoryBytes& category) {
+    return category.offset < report.device() ? category.size : Bytes(0);
+  };
   const auto largest = std::max_element(report.categories.begin(), report.categories.end(),
-                                        [](const auto& a, const auto& b) { return a.size < b.size; });
+                                        [&](const auto& a, const auto& b) { return on_device(a) < on_device(b); });
   throw MemoryError(
       fmt::format("the plan needs {} per rank, more than the limit of {}; the largest term is {} with {}; {}",
-                  to_string(report.peak), to_string(limit), to_string(largest->category), to_string(largest->size),
+                  to_string(report.device()), to_string(limit), to_string(largest->category), to_string(largest->size),
                   advice(input, limit)));
 }
 

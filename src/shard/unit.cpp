@@ -150,6 +150,7 @@ plan::UnitSpec Unit::spec() const {
                       .recompute = options_.recompute,
                       .optimizer_states = std::nullopt,
                       .states_in = options_.states_in,
+                      .masters_in = options_.masters_in,
                       .apart = options_.apart,
                       .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();

@@ -57,6 +57,7 @@ struct Job {
   // Dynamic, whatever the precision: so there is a scale to carry on.
   std::optional<kernels::LossScaling> loss_scaling = kernels::dynamic_loss_scaling;
   bool sgd = false;  // with momentum; else AdamW
+  Offload offload = {};
   std::chrono::milliseconds timeout{60'000};
 };
 
@@ -152,6 +153,7 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
                              .outer = job.outer,
                              .precision = job.precision,
                              .loss_scaling = job.loss_scaling,
+                             .offload = job.offload,
                              .checkpointing = job.checkpointing});
     for (auto& layer : layers) {
       model.add(*layer, UnitOptions{.apart = job.experts && layer == layers[1] ? AxisSet(Axis::replicate) : AxisSet()});

@@ -82,7 +82,9 @@ Outcome train_on(World& world, const Case& which) {
   for (const std::size_t size : sizes) {
     units.push_back(std::make_unique<NoisyUnit<T>>(world.device(), size));
     const bool elsewhere = units.size() % 2 == 0;
-    model.add(*units.back(), UnitOptions{.states_in = elsewhere ? which.states_in : MemorySpace::device});
+    UnitOptions unit;
+    if (elsewhere && which.states_in != MemorySpace::device) unit.states_in = which.states_in;
+    model.add(*units.back(), unit);
   }
   model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f});
   Outcome outcome;
@@ -329,6 +331,20 @@ TEST_CASE("cuda: states_in_the_hosts_memory_have_the_bits_of_the_devices") {
   which.states_in = MemorySpace::host;
   which.sharding.diagnostics = {.delay_seed = 3, .poison = true, .touch = true};
   CHECK(same_bits(train<float>(which), train<float>(reference)));
+}
+
+TEST_CASE("cuda: masters_and_states_in_the_hosts_memory_have_the_bits_of_the_devices") {
+  for (const Strategy strategy : all_strategies) {
+    Case reference{.device = DeviceChoice::cpu, .ranks = 4, .precision = bf16_mixed};
+    reference.sharding.strategy = strategy;
+    reference.sharding.replicas = 2;
+    Case which = reference;
+    which.device = DeviceChoice::cuda;
+    which.sharding.offload = {.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+    which.sharding.diagnostics = {.delay_seed = 3, .poison = true, .touch = true};
+    CAPTURE(to_string(strategy));
+    CHECK(same_bits(train<bf16>(which), train<bf16>(reference)));
+  }
 }
 
 TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise_in_bf16") {

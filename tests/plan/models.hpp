@@ -252,6 +252,18 @@ inline Model offloading_model() {
   return {"offloading", std::move(units), Program::chain(5)};
 }
 
+// The same of masters, of parameters of 16 bits: beside states, alone, and of units that are frozen in part or whole.
+inline Model offloading_masters_model() {
+  Model model = offloading_model();
+  model.name = "offloading masters";
+  model.units[0].states_in = MemorySpace::device;
+  for (const std::size_t unit : {0u, 1u, 3u, 4u}) model.units[unit].masters_in = MemorySpace::host;
+  for (ParameterSpec& parameter : model.units[1].parameters) parameter.frozen = true;
+  model.units[4].apart = Axis::replicate;
+  model.units[4].prefix = "u4.";
+  return model;
+}
+
 // A layer cut into slices along an axis beside the two, between layers that its ranks have in common.
 inline Model sliced_model() {
   std::vector<UnitSpec> units = odd_units(4);

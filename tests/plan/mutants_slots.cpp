@@ -259,10 +259,12 @@ void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) 
     for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
       const Operation& operation = plan.segments[s].operations[o];
       for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
-        if (operation.kind != OperationKind::optimize || operation.accesses[a].role != Role::state_slot) continue;
+        const Role slot = operation.accesses[a].role;
+        if (slot != Role::state_slot && slot != Role::master_slot) continue;
+        if (operation.kind == OperationKind::transfer || operation.kind == OperationKind::release) continue;
         Plan mutant = plan;
         Access& access = mutant.segments[s].operations[o].accesses[a];
-        access.role = Role::state;
+        access.role = slot == Role::state_slot ? Role::state : Role::master;
         access.range.buffer = plan.content(access).buffer;
         sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
       }
@@ -275,7 +277,7 @@ void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) 
 std::vector<MutantClass> slot_mutants() {
   return {{"transfer missing", false, transfer_missing},
           {"transfer on the other stream", false, transfer_the_other_way},
-          {"an update in the host's memory", false, host_memory_in_place_of_the_slot},
+          {"an operation in the host's memory", false, host_memory_in_place_of_the_slot},
           {"slot freed before its last reader", false, freed_before_last_reader},
           {"slot freed one operation early", false, freed_before_previous_operation},
           {"parameter slot shared", false, parameter_slot_shared},

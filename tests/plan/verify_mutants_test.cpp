@@ -107,10 +107,21 @@ std::vector<Subject> subjects() {
     add(result, experts_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 2});
   }
-  for (const Strategy strategy : {Strategy::zero2, Strategy::fsdp}) {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
     add(result, offloading_model(), {.strategy = strategy, .ranks = 3});
     add(result, offloading_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .micro_batches = 2});
   }
+  for (const Strategy strategy : all_strategies) {
+    add(result, offloading_masters_model(),
+        {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .gradient_hooks = true});
+  }
+  add(result, chain_model(3),
+      {.strategy = Strategy::ddp,
+       .precision = bf16_mixed,
+       .ranks = 4,
+       .replicas = 2,
+       .outer_every = 2,
+       .offload = {.optimizer = MemorySpace::host, .masters = MemorySpace::host}});
   for (const Strategy strategy : all_strategies) {
     add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .granules = 7});
     add(result, tied_model(),

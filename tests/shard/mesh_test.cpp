@@ -130,23 +130,6 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_units_in_each_re
   check_meshes<tessera::fp16>(run);
 }
 
-// One unit's states in the host's memory, and several's, which take turns in the slots.
-TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
-  for (const std::set<std::size_t>& offloaded : {std::set<std::size_t>{1}, std::set<std::size_t>{0, 1, 2, 3}}) {
-    for (const Strategy strategy : {Strategy::zero2, Strategy::fsdp, Strategy::hfsdp}) {
-      Run run = on({2, 2}, Run{});
-      run.options.strategy = strategy;
-      run.options.precision = tessera::bf16_mixed;
-      run.frozen = {2};
-      const toy::Result reference = toy::train<tessera::bf16>(run);
-      run.offloaded = offloaded;
-      run.options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true};
-      CAPTURE(toy::describe(run));
-      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
-    }
-  }
-}
-
 TEST_CASE("test_modes_leave_the_bits_of_a_mesh_alone") {
   using tessera::Resharding;
   const std::pair<Strategy, Resharding> variants[] = {

@@ -113,7 +113,8 @@ struct Run {
   std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
   std::set<std::size_t> in_replica = {};       // layers that each replica has of its own
   std::set<std::size_t> offloaded = {};        // layers whose optimizer's states stand in the host's memory
-  bool rounds = true;                          // whether the optimizer writes parameters of 16 bits, too
+  std::function<std::unique_ptr<tessera::Optimizer>()> optimizer = nullptr;  // in place of AdamW
+  bool rounds = true;  // whether the optimizer writes parameters of 16 bits, too
 };
 
 struct Result {
@@ -225,7 +226,8 @@ Result train(const Run& run) {
     tessera::FullyShard model(world, run.options);
     add_layers(model, layers, run);
     const tessera::AdamW adamw{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip};
-    model.finalize(run.rounds ? std::unique_ptr<tessera::Optimizer>(adamw) : std::make_unique<Unrounded>(adamw));
+    const auto other = [&] { return run.optimizer ? run.optimizer() : std::make_unique<Unrounded>(adamw); };
+    model.finalize(run.rounds && !run.optimizer ? std::unique_ptr<tessera::Optimizer>(adamw) : other());
 
     const std::size_t micro_batches = run.options.micro_batches;
     std::vector<Values> inputs(micro_batches), targets(micro_batches), dys(micro_batches);

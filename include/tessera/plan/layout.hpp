@@ -95,8 +95,9 @@ struct UnitSpec {
   bool recompute = false;  // a recompute window stands right before each backward one
   // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
   std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
-  // Where its optimizer's states stand between updates. Those of the host are brought to the device for each.
-  MemorySpace states_in = MemorySpace::device;
+  // Where its optimizer's states, and its masters, stand between updates (Offload). In a Plan: always set.
+  std::optional<MemorySpace> states_in = std::nullopt;
+  std::optional<MemorySpace> masters_in = std::nullopt;
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};

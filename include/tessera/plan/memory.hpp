@@ -34,6 +34,7 @@ struct MemoryReport {
   std::array<CategoryBytes, category_count> categories;
   Bytes peak;  // the arena: the sum of the regions
   Bytes host;  // of that, the host's memory, which is an arena of its own: offsets there follow the device's
+  Bytes device() const { return peak - host; }
   Bytes live;  // the largest sum of bytes in use at one operation: persistent buffers, and slots from acquisition to
                // release
 };

@@ -32,13 +32,13 @@ enum class Category {
   accumulation,     // whole fp32 gradients that add up on the rank
   parameter_slots,  // gathered parameters; units take turns
   gradient_slots,   // unreduced gradients; units take turns
-  staging,          // gradients in the type in which they travel, where that is another than they are written in
+  staging,          // gradients in a type of their own in which they travel; what updates have of the host's memory
   buffers,          // state that is not trained
   activations,      // what the user's layers keep, in a block that they divide up themselves
   scalars,          // norms, step count, flags
   collectives,      // staging of collectives, where the backend needs any
   // Memory of the host, and last, so that the device's is one stretch.
-  offloaded,    // what units keep there (UnitSpec::states_in)
+  offloaded,    // what units keep there (Offload)
   checkpoints,  // staging of saves and loads, and the copy of the shards that is written in the background
 };
 inline constexpr std::size_t category_count = 13;
@@ -70,11 +70,12 @@ enum class Role {
   outer_mean,      // … and while one runs the mean of the masters
   untrained,       // BufferSpecs one after the other, each aligned as parameters are
   state_slot,      // of states that stand in the host's memory: where an update has them
+  master_slot,     // the same of masters, frozen ones too; what is made from masters is made from it
   scalars,         // of a program: kernels::StepScalars
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 17;
+inline constexpr std::size_t role_count = 18;
 std::string_view to_string(Role role);
 
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
@@ -259,6 +260,7 @@ struct PlanOptions {
   std::optional<Bytes> bucket_cap = std::nullopt;
   bool gradient_hooks = false;  // the user's hook sees every unit's reduced gradient, in fp32
   bool fp32_sums = false;       // reduced gradients are fp32 also where nothing is added: optimizers read nothing else
+  Offload offload = {};         // of units that say nothing of their own
   Bytes activations{};          // of the user's block
   Checkpointing checkpointing = Checkpointing::none;
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
@@ -278,6 +280,9 @@ class UnitBuffers {
 
   const Content& operator[](Role role) const { return contents_[static_cast<std::size_t>(role)]; }
   Content& operator[](Role role) { return contents_[static_cast<std::size_t>(role)]; }
+  // Where operations have the masters; and whether any of it stands in the host's memory between updates.
+  Role masters() const { return (*this)[Role::master_slot].exists() ? Role::master_slot : Role::master; }
+  bool are_offloaded() const { return !state_slots.empty() || (*this)[Role::master_slot].exists(); }
   const Content& of(const Access& access) const {
     if (access.role == Role::state) return states.at(access.state);
     return access.role == Role::state_slot ? state_slots.at(access.state) : (*this)[access.role];

@@ -17,6 +17,18 @@ namespace tessera {
 enum class MemorySpace { device, host };
 std::string_view to_string(MemorySpace space);
 
+// Where the first units of a model, in their order, keep what an update alone reads and writes. In the host's memory it
+// takes none of the device's but for slots, which two units share in turn: each update brings a unit's values there
+// beside the update of the unit before, and takes them back. Bits are the same. A unit's own option goes first.
+struct Offload {
+  MemorySpace optimizer = MemorySpace::device;  // the optimizer's states
+  // fp32 masters of units whose parameters are of another type, which then stand on the device by themselves. Masters
+  // that windows read themselves (fp32 parameters) stay; compile() refuses this where all do.
+  MemorySpace masters = MemorySpace::device;
+  std::size_t units = static_cast<std::size_t>(-1);  // so many; default: all
+  friend bool operator==(const Offload&, const Offload&) = default;
+};
+
 // Where micro-batches add up. reduced: each is reduced, and fp32 shards add up. local: whole fp32 gradients add up on
 // the rank and are reduced once. automatic: what the strategy's row says. With one micro-batch all are `reduced`.
 enum class AccumulationMode { automatic, reduced, local };

@@ -71,6 +71,10 @@ struct FullyShardOptions {
   // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for
   // fsdp, where merging keeps more gradients alive at once.
   std::optional<Bytes> bucket_cap = std::nullopt;
+  // Values that an update alone reads and writes may stand in the host's memory, which makes room on the device and
+  // takes the time of two copies in each update; .units keeps the last units there, so that no more moves than has to.
+  // A unit's own option (UnitOptions::states_in, masters_in) goes first.
+  Offload offload = {};
   // The program by numbers; default: Program::chain. By units, and for several: FullyShard::add_program().
   std::optional<plan::Program> program = std::nullopt;
 
@@ -79,7 +83,7 @@ struct FullyShardOptions {
   Checkpointing checkpointing = Checkpointing::none;  // what a Checkpointer (checkpoint/checkpointer.hpp) needs
 
   std::optional<Bytes> memory_limit =
-      std::nullopt;  // finalize() refuses a plan whose arena is larger, and names a setting that fits
+      std::nullopt;  // finalize() refuses a plan whose arena on the device is larger, and names a setting that fits
   Diagnostics diagnostics = {};
   // On a CUDA device the model computes on this cudaStream_t of the program's own, which outlives it. Default: a new
   // one.

@@ -57,11 +57,11 @@ struct UnitOptions {
   // "experts.up.weight" of replica 3 is "experts.3.up.weight". Its collectives are among the ranks that have it in
   // common, unless they say other axes. Not with outer steps.
   AxisSet apart = {};
-  // Where the states of its optimizer stand between updates. In the host's memory (pinned, of a device) they take none
-  // of the device's but for slots, which two units share in turn: each update brings a unit's states there beside the
-  // update of the unit before, and takes them back. With the same bits. Wants a strategy that shards states over all
-  // ranks that train together: UsageError from finalize() else.
-  MemorySpace states_in = MemorySpace::device;
+  // Where the states of its optimizer, and its masters, stand between updates, in place of what the model's
+  // FullyShardOptions::offload says. The host's memory is pinned, of a device. Masters that windows read themselves
+  // (fp32 parameters) stay on the device: UsageError from finalize() else.
+  std::optional<MemorySpace> states_in = std::nullopt;
+  std::optional<MemorySpace> masters_in = std::nullopt;
   // Full names of its tensors begin with this; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
 };

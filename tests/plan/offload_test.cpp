@@ -1,0 +1,146 @@
+// Plans of units whose states and masters stand in the host's memory.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+#include "matrix.hpp"
+#include "models.hpp"
+#include "tessera/plan/compile.hpp"
+#include "tessera/plan/memory.hpp"
+#include "tessera/plan/verify.hpp"
+
+namespace tessera::plan {
+
+namespace offload_test {
+
+constexpr Offload states_alone{.optimizer = MemorySpace::host};
+constexpr Offload masters_alone{.masters = MemorySpace::host};
+constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+
+void check_sound(const Model& model, const PlanOptions& options) {
+  CAPTURE(model.name);
+  CAPTURE(describe(options));
+  CAPTURE(static_cast<int>(options.offload.masters));
+  const Verification result = verify(compile(input_of(model, options)));
+  CHECK(result.ok());
+  if (!result.ok()) MESSAGE(result.violations.front().text);
+}
+
+TEST_CASE("plans_of_every_strategy_are_sound_with_states_and_masters_in_the_hosts_memory") {
+  for (const Model& model :
+       {chain_model(1), chain_model(3), tied_model(), experts_model(), offloading_masters_model()}) {
+    for (const Strategy strategy : all_strategies) {
+      for (const auto& [ranks, replicas] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 1}, {4, 2}}) {
+        for (const Offload& offload : {states_alone, masters_alone, both}) {
+          check_sound(model, {.strategy = strategy,
+                              .precision = bf16_mixed,
+                              .ranks = ranks,
+                              .replicas = replicas,
+                              .micro_batches = 2,
+                              .offload = offload});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("plans_of_fp32_parameters_and_of_several_programs_are_sound_with_states_in_the_hosts_memory") {
+  for (const Model& model : {offloading_model(), chain_of_programs(5, 2), chain_of_programs(4, 3)}) {
+    for (const Strategy strategy : all_strategies) {
+      check_sound(model, {.strategy = strategy, .ranks = 4, .replicas = 2, .offload = states_alone});
+    }
+  }
+}
+
+TEST_CASE("plans_with_outer_steps_are_sound_with_masters_in_the_hosts_memory") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp, Strategy::hsdp}) {
+    check_sound(
+        chain_model(3),
+        {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .outer_every = 2, .offload = both});
+  }
+}
+
+MemoryReport memory_with(const Offload& offload, Strategy strategy = Strategy::zero2) {
+  return memory(compile(
+      input_of(chain_model(5), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .offload = offload})));
+}
+
+TEST_CASE("what_moves_leaves_the_device_and_comes_to_the_host") {
+  const MemoryReport none = memory_with({});
+  const auto size = [](const MemoryReport& report, Category category) {
+    return report.categories[static_cast<std::size_t>(category)].size;
+  };
+  CHECK(none.host == Bytes(0));
+  const MemoryReport states = memory_with(states_alone);
+  CHECK(size(states, Category::optimizer) == Bytes(0));
+  CHECK(size(states, Category::offloaded) == size(none, Category::optimizer));
+  CHECK(size(states, Category::parameters) == size(none, Category::parameters));
+  const MemoryReport all = memory_with(both);
+  CHECK(size(all, Category::offloaded) > size(states, Category::offloaded));
+  CHECK(size(all, Category::parameters) < size(none, Category::parameters));
+  CHECK(all.host == size(all, Category::offloaded));
+  CHECK(all.device() == all.peak - all.host);
+}
+
+// Masters that windows gather leave what they are cast to: in 16 bits it is half as large.
+TEST_CASE("gathered_parameters_stay_on_the_device_in_their_own_type_where_masters_leave_it") {
+  const Plan plan = compile(
+      input_of(chain_model(3), {.strategy = Strategy::fsdp, .precision = bf16_mixed, .ranks = 2, .offload = both}));
+  for (const UnitBuffers& unit : plan.unit_buffers) {
+    CHECK(unit[Role::kept].type == DType::bf16);
+    CHECK(plan.buffers[unit[Role::kept].buffer].space == MemorySpace::device);
+    CHECK(plan.buffers[unit[Role::master].buffer].space == MemorySpace::host);
+    CHECK(plan.buffers[unit[Role::kept].buffer].size * 2 == plan.buffers[unit[Role::master].buffer].size);
+  }
+}
+
+TEST_CASE("the_first_units_move_and_a_units_own_option_goes_first") {
+  Model model = chain_model(5);
+  model.units[1].states_in = MemorySpace::device;
+  model.units[4].masters_in = MemorySpace::host;
+  Offload offload = both;
+  offload.units = 3;
+  const Plan plan = compile(input_of(model, {.precision = bf16_mixed, .ranks = 2, .offload = offload}));
+  const auto spaces = [&](const auto& of) {
+    std::string text;
+    for (const UnitSpec& unit : plan.units) text += of(unit) == MemorySpace::host ? 'h' : 'd';
+    return text;
+  };
+  CHECK(spaces([](const UnitSpec& unit) { return *unit.states_in; }) == "hdhdd");
+  CHECK(spaces([](const UnitSpec& unit) { return *unit.masters_in; }) == "hhhdh");
+  CHECK(verify(plan).ok());
+}
+
+TEST_CASE("masters_that_windows_read_themselves_are_refused_with_what_to_do") {
+  const auto failure = [](Model model, const PlanOptions& options) {
+    return usage_error([&] { (void)compile(input_of(model, options)); });
+  };
+  const std::string text = failure(chain_model(2), {.ranks = 2, .offload = masters_alone});
+  CHECK(contains(text, "offload.masters is host"));
+  CHECK(contains(text, "bf16_mixed"));
+  Model one = chain_model(2);
+  one.units[1].precision = fp32_precision;
+  CHECK(failure(one, {.precision = bf16_mixed, .offload = both}).empty());  // it stays
+  one.units[1].masters_in = MemorySpace::host;
+  CHECK(contains(failure(one, {.precision = bf16_mixed}), "unit u1 is to keep its masters in the host's memory"));
+}
+
+// One more operation ahead than that would hold a third slot.
+TEST_CASE("each_unit_is_fetched_while_the_one_before_it_is_updated") {
+  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = both}));
+  std::vector<std::string> order;
+  for (const Operation& operation : plan.segments[*plan.find(SegmentKind::update)].operations) {
+    const bool fetches = operation.kind == OperationKind::transfer && operation.stream == StreamId::fetch;
+    if (fetches) order.push_back("fetch " + plan.units[operation.unit].name);
+    if (operation.kind == OperationKind::optimize) order.push_back("update " + plan.units[operation.unit].name);
+  }
+  CHECK(order == std::vector<std::string>{"fetch u0", "fetch u1", "update u0", "fetch u2", "update u1", "fetch u3",
+                                          "update u2", "update u3"});
+}
+
+}  // namespace offload_test
+
+}  // namespace tessera::plan

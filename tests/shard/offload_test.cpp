@@ -1,0 +1,199 @@
+// States and masters in the host's memory have the bits of those on the device.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../extent.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "tessera/plan/memory.hpp"
+#include "toy_model.hpp"
+
+namespace offload_test {
+
+using tessera::MemorySpace;
+using tessera::Offload;
+using tessera::Strategy;
+using toy::Run;
+using toy::Values;
+
+constexpr Offload states_alone{.optimizer = MemorySpace::host};
+constexpr Offload masters_alone{.masters = MemorySpace::host};
+constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+constexpr Offload first_two{.optimizer = MemorySpace::host, .masters = MemorySpace::host, .units = 2};
+
+std::vector<std::pair<int, std::size_t>> meshes() {  // ranks and replicas
+  if (tests::reduced()) return {{3, 1}, {4, 2}};
+  return {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
+}
+
+template <typename T>
+void check(const Run& base, const std::vector<Offload>& offloads) {
+  for (const auto& [ranks, replicas] : meshes()) {
+    for (const Strategy strategy : tessera::all_strategies) {
+      Run run = base;
+      run.ranks = ranks;
+      run.options.replicas = replicas;
+      run.options.strategy = strategy;
+      CAPTURE(toy::describe(run));
+      const toy::Result reference = toy::train<T>(run);
+      run.options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true};
+      for (const Offload& offload : offloads) {
+        run.options.offload = offload;
+        CAPTURE(static_cast<int>(offload.masters));
+        CHECK(toy::same_bits(toy::train<T>(run), reference));
+      }
+    }
+  }
+}
+
+Run of_16_bits() {
+  Run run;
+  run.options.precision = tessera::bf16_mixed;
+  run.options.micro_batches = 2;
+  run.frozen = {1, 2};
+  return run;
+}
+
+std::unique_ptr<tessera::Optimizer> sgd() { return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
+
+TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
+  check<float>(Run{}, {states_alone});
+  Run run;
+  run.optimizer = sgd;
+  check<float>(run, {states_alone});
+}
+
+TEST_CASE("masters_in_the_hosts_memory_have_the_bits_of_the_devices") {
+  check<tessera::bf16>(of_16_bits(), {states_alone, masters_alone, both, first_two});
+  Run run = of_16_bits();
+  run.optimizer = sgd;
+  check<tessera::bf16>(run, {both});
+}
+
+TEST_CASE("masters_in_the_hosts_memory_are_rounded_by_the_runtime_where_the_optimizer_does_not") {
+  Run run = of_16_bits();
+  run.rounds = false;
+  run.overflows = {1};
+  check<tessera::bf16>(run, {both});
+}
+
+TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 4;
+    run.options.precision = tessera::bf16_mixed;
+    run.options.replicas = 2;
+    run.options.strategy = strategy;
+    run.options.outer = {.every = 2, .learning_rate = 0.7f, .momentum = 0.9f, .fragments = 2};
+    CAPTURE(toy::describe(run));
+    const toy::Result reference = toy::train<tessera::bf16>(run);
+    run.options.offload = both;
+    run.options.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
+    CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+  }
+}
+
+// One unit's states in the host's memory, and several's, beside others' on the device.
+TEST_CASE("units_choose_for_themselves") {
+  for (const std::set<std::size_t>& offloaded : {std::set<std::size_t>{1}, std::set<std::size_t>{0, 3}}) {
+    Run run = of_16_bits();
+    run.ranks = 3;
+    const toy::Result reference = toy::train<tessera::bf16>(run);
+    run.offloaded = offloaded;
+    CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+  }
+}
+
+using Tensors = std::map<std::string, Values>;
+
+// Three layers in bf16, which are trained, given other masters and states by hand, trained, compiled anew with a weight
+// frozen, and trained again. Returns every tensor as whole() has it.
+Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
+  using Layer = toy::Layer<tessera::bf16>;
+  Tensors result;
+  std::mutex mutex;
+  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    std::vector<std::unique_ptr<Layer>> layers;
+    for (const std::size_t width : {9u, 131u, 5u}) layers.push_back(std::make_unique<Layer>(width, width, 2));
+    tessera::FullyShard model(world, {.strategy = strategy, .precision = tessera::bf16_mixed, .offload = offload});
+    std::vector<Values> inputs, gradients;
+    for (auto& layer : layers) {
+      model.add(*layer);
+      const auto seed = static_cast<int>(inputs.size());
+      inputs.push_back(toy::sample(layer->y.size(), seed, 0, world.rank(), 0));
+      gradients.push_back(toy::sample(layer->y.size(), seed, 0, world.rank(), 1));
+    }
+    model.finalize(tessera::AdamW{.learning_rate = 0.01f});
+    const auto train = [&] {
+      for (int step = 0; step < 2; ++step) {
+        for (std::size_t l = 0; l < layers.size(); ++l) model.forward(*layers[l], inputs[l]);
+        for (std::size_t l = layers.size(); l-- > 0;) model.backward(*layers[l], gradients[l]);
+        model.update();
+      }
+      model.synchronize();
+    };
+    train();
+    for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
+      for (const char* state : {"master", "v"}) {
+        for (const tessera::ParameterPiece& piece : model.pieces(model.unit(unit), state)) {
+          for (float& value : piece.values) value *= 0.75f;
+        }
+      }
+    }
+    model.shards_changed();
+    train();
+    layers[1]->weight.set_frozen(true);
+    model.recompile();
+    train();
+    for (auto& layer : layers) {
+      for (const tessera::Parameter* parameter : {&layer->weight, &layer->bias}) {
+        for (const std::string state : {"master", "m", "v"}) {
+          if (state != "master" && parameter == &layers[1]->weight) continue;
+          Values whole = model.whole(*parameter, state);
+          const std::lock_guard lock(mutex);
+          result[state + " of " + parameter->name() + " on " + std::to_string(world.rank())] = std::move(whole);
+        }
+      }
+    }
+  });
+  return result;
+}
+
+TEST_CASE("masters_and_states_are_looked_at_written_and_carried_wherever_they_stand") {
+  for (const int ranks : {1, 3}) {
+    for (const Strategy strategy : tessera::flat_strategies) {
+      CAPTURE(ranks);
+      CAPTURE(to_string(strategy));
+      CHECK(train_with_hands(ranks, strategy, both) == train_with_hands(ranks, strategy, {}));
+    }
+  }
+}
+
+// Everything else that saves memory is chosen already.
+TEST_CASE("a_limit_is_of_the_devices_memory_and_names_offload_where_that_fits") {
+  const auto finalize = [](const Offload& offload, std::optional<tessera::Bytes> limit) {
+    tessera::Bytes taken;
+    const std::string failure = toy::failure_of(1, [&](tessera::World& world) {
+      std::vector<std::unique_ptr<toy::Layer<float>>> layers;
+      tessera::FullyShard model(world,
+                                {.prefetch = 0, .overlap_reduction = false, .offload = offload, .memory_limit = limit});
+      for (int l = 0; l < 6; ++l) model.add(*layers.emplace_back(std::make_unique<toy::Layer<float>>(64, 64, 1)));
+      model.finalize(tessera::AdamW{});
+      taken = tessera::plan::memory(model.plan()).device();
+    });
+    return std::pair(taken, failure);
+  };
+  const tessera::Bytes limit = finalize(states_alone, std::nullopt).first;
+  CHECK(finalize(states_alone, limit).second.empty());
+  const std::string refusal = finalize({}, limit).second;
+  CHECK_MESSAGE(toy::contains(refusal, "offload.optimizer = host"), refusal);
+}
+
+}  // namespace offload_test
