@@ -13,7 +13,8 @@ tessera::Bytes persistent(const plan::MemoryReport& memory) {
   for (const plan::CategoryBytes& category : memory.categories) {
     using enum plan::Category;
     const auto kind = category.category;
-    if (kind == parameters || kind == gradients || kind == optimizer || kind == accumulation) sum += category.size;
+    if (kind == parameters || kind == gradients || kind == optimizer || kind == accumulation || kind == offloaded)
+      sum += category.size;
   }
   return sum;
 }

@@ -213,7 +213,7 @@ class Fit(unittest.TestCase):
         options = [*GPT, "--world", 4, "--strategy", "zero2", "--batch", 8, "--activation-checkpointing", "no"]
         peak = plan(*options)["peak"]
         self.assertEqual(len(plan(*options, "--fit", peak)["fits"]), 1)
-        self.assertEqual(plan_runs.run(TOOL, *options, "--fit", peak - 1).returncode, 1)
+        self.assertEqual(plan_runs.run(TOOL, *options, "--offload", "none", "--fit", peak - 1).returncode, 1)
 
     def test_a_larger_batch_than_the_one_found_does_not_fit(self):
         options = [*GPT, "--world", 4, "--strategy", "fsdp", "--prefetch", 1, "--reshard-after-forward", "yes",
@@ -243,7 +243,7 @@ class Fit(unittest.TestCase):
         self.assertRegex(text, r"(?m)^strategy  replicas .* beyond its replica")
 
     def test_of_what_does_not_fit_the_smallest_stands_for_its_number_of_replicas(self):
-        options = ["--model", "llama-70b", "--world", 8, "--precision", "bf16", "--strategy", "hsdp"]
+        options = ["--model", "llama-70b", "--world", 8, "--precision", "bf16", "--strategy", "hsdp", "--offload", "none"]
         done = plan_runs.run(TOOL, *options, "--fit", "10GB")
         self.assertEqual(done.returncode, 1)
         smallest = plan(*options, "--replicas", 2, "--prefetch", 0)["peak"]
@@ -269,7 +269,53 @@ class Fit(unittest.TestCase):
     def test_what_fits_nowhere_is_an_error_with_its_term(self):
         done = plan_runs.run(TOOL, "--model", "llama-70b", "--world", 2, "--fit", "80 GB")
         self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1))
-        self.assertRegex(done.stderr, "llama-70b fits nowhere into 74.5 GiB on 2 ranks: the smallest, fsdp.*optimizer alone")
+        self.assertRegex(done.stderr, "llama-70b fits nowhere into 74.5 GiB on 2 ranks: the smallest, fsdp.*the optimizer's states in the "
+                         "host's memory.*alone takes")
+
+    def test_as_few_units_as_will_do_move_to_the_hosts_memory(self):
+        options = [*GPT, "--world", 4, "--precision", "bf16", "--strategy", "zero2", "--batch", 8,
+                   "--activation-checkpointing", "no"]
+
+        def device(*more):
+            report = plan(*options, *more)
+            return report["peak"] - report["host"]
+
+        whole = device()
+        for kinds, masters in [("optimizer", False), ("optimizer,masters", True)]:
+            least = device("--offload", kinds)
+            limit = least if masters else (whole + least) // 2
+            entry, = plan(*options, "--fit", limit)["fits"]
+            units = entry["offload"]["units"]
+            self.assertEqual(entry["offload"]["masters"], masters)
+            self.assertLessEqual(device("--offload", kinds, "--offload-units", units), limit)
+            self.assertTrue(units == 1 or device("--offload", kinds, "--offload-units", units - 1) > limit)
+            self.assertGreater(entry["transferred"], 0)
+            text = plan_runs.run(TOOL, *options, "--fit", limit).stdout
+            self.assertIn("Nothing fits with everything on the device", text)
+            self.assertRegex(text, r"from the host to the device \S+ \S+ in each step, and back")
+        self.assertNotIn("offload", plan(*options, "--fit", whole)["fits"][0])
+
+    def test_what_moves_is_in_the_tables_and_takes_its_time(self):
+        options = ["--model", "gpt2-124m", "--world", 4, "--precision", "bf16", "--batch", 1, "--strategy", "zero2",
+                   "--activation-checkpointing", "no"]
+        timed = ["--time", "--machine", "h100x8"]
+        here, there = plan(*options, *timed), plan(*options, "--offload", "optimizer,masters", *timed)
+        states = here["categories"]["optimizer"]
+        self.assertEqual((here["host"], there["categories"]["optimizer"]), (0, 0))
+        self.assertGreater(there["host"], states)
+        self.assertEqual(there["traffic"]["fetched"], there["traffic"]["evicted"])
+        self.assertAlmostEqual(there["traffic"]["fetched"], 1.5 * states, delta=0.01 * states)
+        # Both directions at once at best; at worst one after the other, and the update with them.
+        copy = there["traffic"]["fetched"] / 5e10
+        self.assertGreater(there["step_seconds"] - here["step_seconds"], 0.5 * copy)
+        self.assertLess(there["step_seconds"] - here["step_seconds"], 3 * copy)
+        self.assertEqual(there["time"]["seconds_of_moving"], there["step_seconds"] - here["step_seconds"])
+        self.assertNotIn("seconds_of_moving", here["time"])
+        fastest = [*options, *timed, "--fastest", "--fit", there["peak"] - there["host"]]
+        self.assertGreater(plan(*fastest)["best"]["time"]["seconds_of_moving"], 0)
+        self.assertRegex(plan_runs.run(TOOL, *fastest).stdout, "copies between the host's memory and the device's cost .*s of the step")
+        text = plan_runs.run(TOOL, *GPT, "--world", 4, "--offload", "optimizer", "--compare").stdout
+        self.assertRegex(text, "(?m)^offloaded .*\n(.*\n)*on the device .*\nfrom the host and back ")
 
     def test_sizes_are_read_as_people_write_them(self):
         for text, size in [("1GB", 10**9), ("1GiB", 2**30), ("1.5 MiB", 3 * 2**19), ("2000000", 2000000), ("7000KB", 7000000)]:

@@ -166,6 +166,9 @@ double DurationModel::seconds(const Operation& operation) const {
     return known == windows_.end() ? 0 : known->second;  // of evaluation
   }
   if (takes_no_time(operation.kind)) return 0;
+  if (operation.kind == OperationKind::transfer && !machine_.to_host.empty()) {
+    return whole_bytes(operation) / machine_.to_host.at(whole_bytes(operation));
+  }
   if (!is_collective(operation.kind)) return memory_seconds(operation);
   if (operation.group.empty()) return memory_seconds(operation);
   const auto seconds_of = [&](bool sums) {

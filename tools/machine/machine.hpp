@@ -67,6 +67,8 @@ struct Machine {
   std::array<Curve, 3> products;                   // FLOP/s reached, by DType, over the FLOPs of one product
   std::array<ConvolutionClasses, 3> convolutions;  // by DType
   Curve memory;                                    // bytes per second that passes over memory reach, over their bytes
+  Curve to_host;                     // of copies between a device's memory and its host's, in one direction, which do
+                                     // not slow the other's; empty: as memory
   Curve host_memory;                 // of the ranks of a host at once, over the bytes of one; empty: `memory` for each
   double launch = 0;                 // seconds of the host for each operation
   std::optional<double> processors;  // of a host, which the streams of its ranks share

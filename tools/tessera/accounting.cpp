@@ -87,6 +87,10 @@ Traffic traffic(const plan::Plan& plan) {
     const bool of_program = segment.program != plan::no_program;
     const std::size_t times = runs_per_step(segment.kind, of_program ? plan.micro_batches(segment.program) : 1);
     for (const plan::Operation& operation : segment.operations) {
+      if (operation.kind == plan::OperationKind::transfer) {
+        (operation.stream == plan::StreamId::fetch ? result.fetched : result.evicted) +=
+            Bytes((whole_size(operation) * times).count() / every);
+      }
       if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
       auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];
       group = operation.group;

@@ -31,6 +31,8 @@ struct CollectiveSizes {
 struct Traffic {
   tessera::Bytes moved = {};             // per rank and step
   tessera::Bytes moved_in_replica = {};  // of that, to ranks of its own replica only; 0 with one replica
+  tessera::Bytes fetched = {};           // from the host's memory to the device's, per step
+  tessera::Bytes evicted = {};           // and back
   std::vector<CollectiveSizes> kinds = {};
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "json/json.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -30,11 +31,15 @@ class Search {
   Fit run() {
     Fit fit;
     const auto add = [&](FitCandidate candidate) {
-      (candidate.memory.peak <= question_.limit ? fit.fitting : fit.too_large).push_back(std::move(candidate));
+      (fits(candidate) ? fit.fitting : fit.too_large).push_back(std::move(candidate));
     };
     for (const Setting& setting : variants(strategies())) add(best_batch(setting));
     for (const Strategy strategy : hybrid_strategies()) {
       for (const std::size_t replicas : numbers_of_replicas()) add(best_of(variants({strategy}), replicas));
+    }
+    if (fit.fitting.empty() && question_.freedom.offload) {
+      fit.offloads = true;
+      for (FitCandidate& candidate : std::exchange(fit.too_large, {})) add(moving_what_must(std::move(candidate)));
     }
     std::stable_sort(fit.fitting.begin(), fit.fitting.end(), [](const FitCandidate& a, const FitCandidate& b) {
       return a.moved_per_sample < b.moved_per_sample;
@@ -122,9 +127,44 @@ class Search {
   }
 
   bool is_better(const FitCandidate& a, const FitCandidate& b) const {
-    const bool fits = a.memory.peak <= question_.limit;
-    if (fits != (b.memory.peak <= question_.limit)) return fits;
-    return fits ? a.moved_per_sample < b.moved_per_sample : a.memory.peak < b.memory.peak;
+    if (fits(a) != fits(b)) return fits(a);
+    return fits(a) ? a.moved_per_sample < b.moved_per_sample : a.memory.device() < b.memory.device();
+  }
+
+  bool fits(const FitCandidate& candidate) const { return candidate.memory.device() <= question_.limit; }
+
+  // Returns the setting with what has to move to the host's memory: the optimizer's states of as few units as will do,
+  // of all and as few units' masters else. Where that is not enough, the smaller of the two.
+  FitCandidate moving_what_must(FitCandidate candidate) {
+    using tessera::MemorySpace;
+    const std::size_t units = question_.subject.model(false).units.size();
+    std::vector<tessera::Offload> kinds = {{.optimizer = MemorySpace::host}};
+    if (candidate.setting.options.precision.parameter != tessera::DType::fp32) {
+      kinds.push_back({.optimizer = MemorySpace::host, .masters = MemorySpace::host});
+    }
+    const Setting before = candidate.setting;
+    for (const tessera::Offload& offload : kinds) {
+      const auto of_units = [&](std::size_t count) {
+        Setting setting = before;
+        setting.options.offload = offload;
+        if (count < units) setting.options.offload.units = count;
+        FitCandidate moved = best_batch(setting);
+        moved.offloaded_units = count;
+        return moved;
+      };
+      FitCandidate all = of_units(units);
+      if (all.memory.device() < candidate.memory.device()) candidate = all;
+      if (!fits(all)) continue;
+      std::size_t too_few = 0, enough = units;
+      while (enough - too_few > 1) {
+        const std::size_t middle = too_few + (enough - too_few) / 2;
+        FitCandidate some = of_units(middle);
+        (fits(some) ? enough : too_few) = middle;
+        if (fits(some)) all = std::move(some);
+      }
+      return all;
+    }
+    return candidate;
   }
 
   std::vector<std::size_t> batches() const {
@@ -142,15 +182,18 @@ class Search {
     const Traffic sent = traffic(planned);
     FitCandidate best;
     for (const std::size_t batch : batches()) {
-      FitCandidate candidate{
-          .setting = setting, .memory = without, .moved = sent.moved, .moved_in_replica = sent.moved_in_replica};
+      FitCandidate candidate{.setting = setting,
+                             .memory = without,
+                             .moved = sent.moved,
+                             .moved_in_replica = sent.moved_in_replica,
+                             .transferred = sent.fetched + sent.evicted};
       candidate.setting.batch = batch;
       add_activations(candidate);
       const double samples =
           static_cast<double>(batch * planned.gradient_divisor(0)) / static_cast<double>(planned.training_ranks());
-      candidate.moved_per_sample = static_cast<double>(candidate.moved.count()) / samples;
+      candidate.moved_per_sample = static_cast<double>((candidate.moved + candidate.transferred).count()) / samples;
       const bool is_first = best.memory.peak == Bytes(0);
-      if (!is_first && candidate.memory.peak > question_.limit) break;
+      if (!is_first && !fits(candidate)) break;
       best = candidate;
     }
     return best;
@@ -189,8 +232,13 @@ namespace {
 
 const plan::CategoryBytes& largest_term(const FitCandidate& candidate) {
   const auto& categories = candidate.memory.categories;
+  const auto on_device = [&](const plan::CategoryBytes& category) {
+    const bool is_hosts =
+        category.category == plan::Category::offloaded || category.category == plan::Category::checkpoints;
+    return is_hosts ? Bytes(0) : category.size;
+  };
   return *std::max_element(categories.begin(), categories.end(),
-                           [](const auto& a, const auto& b) { return a.size < b.size; });
+                           [&](const auto& a, const auto& b) { return on_device(a) < on_device(b); });
 }
 
 std::string yes_no(bool value) { return value ? "yes" : "no"; }
@@ -200,7 +248,14 @@ std::string beyond_replica(const FitCandidate& candidate) {
   return to_string(candidate.moved - candidate.moved_in_replica);
 }
 
-std::vector<std::string> row(const FitQuestion& question, const FitCandidate& candidate) {
+// "states of 3 units"
+std::string moved_units(const FitCandidate& candidate) {
+  const bool masters = candidate.setting.options.offload.masters == tessera::MemorySpace::host;
+  return fmt::format("{} of {}", masters ? "states, masters" : "states",
+                     counted(candidate.offloaded_units, "unit", "units"));
+}
+
+std::vector<std::string> row(const FitQuestion& question, const FitCandidate& candidate, bool offloads) {
   const Setting& setting = candidate.setting;
   const bool sharded = !keeps_parameters_whole(setting.options.strategy);
   std::vector<std::string> cells = {std::string(to_string(setting.options.strategy)),
@@ -210,17 +265,22 @@ std::vector<std::string> row(const FitQuestion& question, const FitCandidate& ca
   if (question.subject.counts_activations()) {
     cells.insert(cells.end(), {yes_no(setting.activation_checkpointing), fmt::to_string(setting.batch)});
   }
-  cells.insert(cells.end(), {to_string(candidate.memory.peak), to_string(candidate.moved), beyond_replica(candidate)});
+  if (offloads) cells.push_back(moved_units(candidate));
+  cells.insert(cells.end(),
+               {to_string(candidate.memory.device()), to_string(candidate.moved), beyond_replica(candidate)});
+  if (offloads) cells.push_back(to_string(candidate.transferred));
   if (question.subject.counts_activations()) {
     cells.push_back(to_string(Bytes(static_cast<std::uint64_t>(candidate.moved_per_sample))));
   }
   return cells;
 }
 
-std::vector<std::string> head(const FitQuestion& question) {
+std::vector<std::string> head(const FitQuestion& question, bool offloads) {
   std::vector<std::string> names = {"strategy", "replicas", "prefetch", "reshard"};
   if (question.subject.counts_activations()) names.insert(names.end(), {"recompute", "batch"});
-  names.insert(names.end(), {"peak", "sent in a step", "beyond its replica"});
+  if (offloads) names.emplace_back("on the host");
+  names.insert(names.end(), {offloads ? "on the device" : "peak", "sent in a step", "beyond its replica"});
+  if (offloads) names.emplace_back("from the host and back");
   if (question.subject.counts_activations())
     names.emplace_back(question.subject.sees_images() ? "per image" : "per sequence");
   return names;
@@ -228,16 +288,22 @@ std::vector<std::string> head(const FitQuestion& question) {
 
 Json candidate_json(const FitCandidate& candidate) {
   const plan::PlanOptions& options = candidate.setting.options;
-  return {{"strategy", to_string(options.strategy)},
-          {"replicas", options.replicas},
-          {"prefetch", options.prefetch},
-          {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
-          {"activation_checkpointing", candidate.setting.activation_checkpointing},
-          {"batch", candidate.setting.batch},
-          {"peak", candidate.memory.peak.count()},
-          {"moved", candidate.moved.count()},
-          {"moved_in_replica", candidate.moved_in_replica.count()},
-          {"moved_per_sample", candidate.moved_per_sample}};
+  Json json = {{"strategy", to_string(options.strategy)},
+               {"replicas", options.replicas},
+               {"prefetch", options.prefetch},
+               {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
+               {"activation_checkpointing", candidate.setting.activation_checkpointing},
+               {"batch", candidate.setting.batch},
+               {"peak", candidate.memory.peak.count()},
+               {"moved", candidate.moved.count()},
+               {"moved_in_replica", candidate.moved_in_replica.count()},
+               {"moved_per_sample", candidate.moved_per_sample}};
+  if (options.offload == tessera::Offload{}) return json;
+  json["offload"] = {{"masters", options.offload.masters == tessera::MemorySpace::host},
+                     {"units", candidate.offloaded_units}};
+  json["host"] = candidate.memory.host.count();
+  json["transferred"] = candidate.transferred.count();
+  return json;
 }
 
 }  // namespace
@@ -251,6 +317,7 @@ std::string setting_text(const Subject& subject, const Setting& setting) {
     if (setting.options.reshard_after_forward == tessera::Axis::shard) text += ", resharded to each replica";
   }
   if (setting.activation_checkpointing) text += ", recomputed";
+  text += tessera::trainer::offload_text(setting.options.offload);
   if (subject.counts_activations()) text += fmt::format(", batch {}", setting.batch);
   return text;
 }
@@ -260,12 +327,12 @@ std::string reason(const FitCandidate& candidate, Bytes limit) {
   const std::string size = to_string(term.size);
   const std::string what = term.size > limit ? fmt::format("{} alone takes {}", to_string(term.category), size)
                                              : fmt::format("{} takes most of it, {}", to_string(term.category), size);
-  return fmt::format("needs {}; {}", to_string(candidate.memory.peak), what);
+  return fmt::format("needs {}; {}", to_string(candidate.memory.device()), what);
 }
 
 std::string text_of(const FitQuestion& question, const Fit& fit) {
-  std::vector<std::vector<std::string>> fitting = {head(question)};
-  for (const FitCandidate& candidate : fit.fitting) fitting.push_back(row(question, candidate));
+  std::vector<std::vector<std::string>> fitting = {head(question, fit.offloads)};
+  for (const FitCandidate& candidate : fit.fitting) fitting.push_back(row(question, candidate, fit.offloads));
   std::string text = fmt::format("{} on {}, {} ({}) each: what fits, the fewest bytes sent {} first\n\n{}",
                                  question.subject.name(), counted(question.setting.options.ranks, "rank", "ranks"),
                                  decimal_size(static_cast<double>(question.limit.count())), to_string(question.limit),
@@ -273,6 +340,10 @@ std::string text_of(const FitQuestion& question, const Fit& fit) {
                                  : question.subject.counts_activations() ? "for each sequence"
                                                                          : "in a step",
                                  table(fitting));
+  if (fit.offloads) {
+    text +=
+        "\nNothing fits with everything on the device, so as few units' values as will do move to the host's memory.\n";
+  }
   if (fit.too_large.empty()) return text + "\nEverything fits.\n";
   text += "\nWhat does not fit:\n";
   for (const FitCandidate& candidate : fit.too_large) {

@@ -23,8 +23,10 @@ struct FitCandidate {
   tessera::plan::MemoryReport memory;
   tessera::Bytes moved;             // per rank and step
   tessera::Bytes moved_in_replica;  // of that (accounting.hpp)
-  // Settings are ranked by this: the bytes that a rank sends per sequence that it trains on; per micro-batch where
-  // activations are not counted.
+  tessera::Bytes transferred = {};  // between the device's memory and the host's, both ways
+  std::size_t offloaded_units = 0;  // of the setting's offload
+  // Settings are ranked by this: the bytes that a rank sends and transfers per sequence that it trains on; per
+  // micro-batch where activations are not counted.
   double moved_per_sample = 0;
 };
 
@@ -33,6 +35,7 @@ struct Fit {
   // 1, 2, 0, resharding and not; then hsdp and hfsdp where replicas are searched, the fewest first.
   std::vector<FitCandidate> fitting;
   std::vector<FitCandidate> too_large;  // in the order of the search
+  bool offloads = false;                // nothing fits with everything on the device
 };
 Fit find_fit(const FitQuestion& question, const std::vector<std::string>& optimizer_states);
 

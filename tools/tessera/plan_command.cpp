@@ -50,7 +50,9 @@ bool answer_plan(const PlanRequest& request, const std::vector<std::string>& sta
     const TimeReport time = make_time_report(report.plan, *request.subject, request.setting, setting);
     object["step_seconds"] = time.step();
     object["time"] = json_of(time, setting);
-    text += text_of(time, setting);
+    const double moving = seconds_of_moving(time, *request.subject, request.setting, states, setting);
+    text += text_of(time, setting) + moving_text(time, moving);
+    if (moving != 0) object["time"]["seconds_of_moving"] = moving;
     draw_time(request, states, time, setting);
   }
   if (request.json) {
@@ -90,7 +92,7 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
   if (!fit.fitting.empty()) return;
   const FitCandidate& smallest =
       *std::min_element(fit.too_large.begin(), fit.too_large.end(),
-                        [](const auto& a, const auto& b) { return a.memory.peak < b.memory.peak; });
+                        [](const auto& a, const auto& b) { return a.memory.device() < b.memory.device(); });
   const tessera::plan::PlanOptions& options = question.setting.options;
   throw tessera::MemoryError(fmt::format("{} fits nowhere into {} on {}: the smallest, {}, {}", question.subject.name(),
                                          to_string(question.limit), counted(options.ranks, "rank", "ranks"),
@@ -104,15 +106,18 @@ bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vecto
   const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);
   const PlanReport best = make_report(*request.subject, times.front().setting, states);
   const TimeReport time = make_time_report(best.plan, *request.subject, times.front().setting, setting);
+  const double moving = seconds_of_moving(time, *request.subject, times.front().setting, states, setting);
   if (request.json) {
     Json object = {{"model", request.subject->name()}, {"machine", setting.machine.name}, {"settings", json_of(times)}};
     object["best"] = json_of(best);
     object["best"]["time"] = json_of(time, setting);
+    if (moving != 0) object["best"]["time"]["seconds_of_moving"] = moving;
     print_object(object);
   } else {
-    fmt::print("{} on {} of {}: what fits into {}, the fastest first\n\n{}\nThe first of them:\n\n{}{}",
+    fmt::print("{} on {} of {}: what fits into {}, the fastest first\n\n{}\nThe first of them:\n\n{}{}{}",
                request.subject->name(), counted(request.setting.options.ranks, "rank", "ranks"), setting.machine.name,
-               to_string(*request.fit), text_of(*request.subject, times), text_of(best), text_of(time, setting));
+               to_string(*request.fit), text_of(*request.subject, times), text_of(best), text_of(time, setting),
+               moving_text(time, moving));
   }
   print_drawing(request, best);
   return best.verification.ok();

@@ -10,6 +10,7 @@
 #include "accounting.hpp"
 #include "json/json.hpp"
 #include "models/persistent.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -26,10 +27,10 @@ std::string_view purpose(plan::Category category) {
     case plan::Category::accumulation: return "whole fp32 gradients that add up on the rank";
     case plan::Category::parameter_slots: return "gathered units";
     case plan::Category::gradient_slots: return "unreduced gradients";
-    case plan::Category::staging: return "a gradient in the type in which it travels";
+    case plan::Category::staging: return "a gradient in the type in which it travels; what an update has of the host's";
     case plan::Category::buffers: return "state that is not trained, fp32";
     case plan::Category::activations: return "the layers' own block";
-    case plan::Category::offloaded: return "states that units keep in the host's memory";
+    case plan::Category::offloaded: return "in the host's memory: states and masters";
     case plan::Category::checkpoints: return "staging of checkpoints, and the copy that is written";
     case plan::Category::scalars: return "norms and flags";
     case plan::Category::collectives: return "what collectives receive before they sum it";
@@ -60,6 +61,7 @@ std::string headline(const PlanReport& report) {
   if (options.granules > 0) text += fmt::format(" of {}", counted(options.granules, "granule", "granules"));
   if (micro_batches > 1 && options.granules == 0) text += fmt::format(" ({})", to_string(options.accumulation));
   if (report.setting.activation_checkpointing) text += ", activations recomputed";
+  text += tessera::trainer::offload_text(options.offload);
   return text + fmt::format(", states of the optimizer: {}\n", fmt::join(report.plan.optimizer_states, ", "));
 }
 
@@ -73,13 +75,24 @@ std::string memory_text(const PlanReport& report) {
     text += row(to_string(category.category), category.size, purpose(category.category));
   }
   text += row("peak", report.memory.peak, "the arena: the sum of these regions, each of whole pages");
+  if (report.memory.host > Bytes(0)) {
+    text += row("on the device", report.memory.device(), "of the peak");
+    text += row("on the host", report.memory.host, "the rest of it, pinned");
+  }
   text += row("live", report.memory.live, "the most that is in use at once");
   text += row("persists", report.persistent, "parameters, gradients, states and sums: what stays from step to step");
   return text + activations_note(report);
 }
 
+// Between the device's memory and the host's.
+std::string transfers_text(const Traffic& traffic) {
+  if (traffic.fetched == Bytes(0)) return "";
+  return fmt::format("from the host to the device {} in each step, and back {}\n", to_string(traffic.fetched),
+                     to_string(traffic.evicted));
+}
+
 std::string traffic_text(const PlanReport& report) {
-  if (report.traffic.kinds.empty()) return "\ntraffic: none on one rank\n";
+  if (report.traffic.kinds.empty()) return "\ntraffic: none on one rank\n" + transfers_text(report.traffic);
   std::vector<std::vector<std::string>> rows = {
       {"in each step", "count", "smallest", "median", "largest", "sent by a rank", "in bytes"}};
   for (const CollectiveSizes& kind : report.traffic.kinds) {
@@ -88,7 +101,7 @@ std::string traffic_text(const PlanReport& report) {
   }
   rows.push_back(
       {"all", "", "", "", "", to_string(report.traffic.moved), fmt::to_string(report.traffic.moved.count())});
-  return fmt::format("\n{}", table(rows));
+  return fmt::format("\n{}{}", table(rows), transfers_text(report.traffic));
 }
 
 Json traffic_json(const Traffic& traffic, std::size_t replicas) {
@@ -106,6 +119,10 @@ Json traffic_json(const Traffic& traffic, std::size_t replicas) {
     entry["ranks"] = kind.ranks;
   }
   Json result = {{"moved", traffic.moved.count()}, {"collectives", kinds}};
+  if (traffic.fetched > Bytes(0)) {
+    result["fetched"] = traffic.fetched.count();
+    result["evicted"] = traffic.evicted.count();
+  }
   if (replicas > 1) result["moved_in_replica"] = traffic.moved_in_replica.count();
   return result;
 }
@@ -208,6 +225,7 @@ Json json_of(const PlanReport& report) {
           {"hash", fmt::format("{:016x}", hash(report.plan))},
           {"categories", categories},
           {"peak", report.memory.peak.count()},
+          {"host", report.memory.host.count()},
           {"live", report.memory.live.count()},
           {"persistent", report.persistent.count()},
           {"zero_paper", report.zero_paper},
@@ -264,6 +282,15 @@ std::string text_of(const std::vector<PlanReport>& reports) {
                        [&](const PlanReport& report) { return to_string(report.memory.categories[category].size); }));
   }
   rows.push_back(row("peak", reports, [](const PlanReport& report) { return to_string(report.memory.peak); }));
+  const bool offloads = std::any_of(reports.begin(), reports.end(),
+                                    [](const PlanReport& report) { return report.memory.host > Bytes(0); });
+  if (offloads) {
+    rows.push_back(
+        row("on the device", reports, [](const PlanReport& report) { return to_string(report.memory.device()); }));
+    rows.push_back(row("from the host and back", reports, [](const PlanReport& report) {
+      return to_string(report.traffic.fetched + report.traffic.evicted);
+    }));
+  }
   rows.push_back(row("live", reports, [](const PlanReport& report) { return to_string(report.memory.live); }));
   rows.push_back(
       row("sent in a step", reports, [](const PlanReport& report) { return to_string(report.traffic.moved); }));

@@ -16,6 +16,7 @@
 #include "models/units_file.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -235,6 +236,7 @@ void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options
             [&](const std::string& text) {
               options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
             });
+  tessera::trainer::add_offload_options(line, options.offload);
 }
 
 void add_step_options(CommandLine& line, ModelOptions& model, Setting& setting) {
@@ -260,7 +262,9 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
              "Searches strategy, prefetch, resharding, checkpointing and batch, as far as they are not given, for what "
              "fits into so much memory of a rank: 80GB, 80GiB. Without --replicas, hsdp and hfsdp are tried with every "
              "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
-             "shown for each: which of them has replicas of whole hosts is for you to see"},
+             "shown for each: which of them has replicas of whole hosts is for you to see. Where nothing fits, states "
+             "and masters of as "
+             "few units as will do move to the host's memory (--offload)"},
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
   add_time_options(line, request.time);
   line.group("Output");
@@ -381,6 +385,8 @@ void check_parameters_alone(const CommandLine& line) {
                "--reshard-after-forward",
                "--overlap-reduction",
                "--bucket-cap",
+               "--offload",
+               "--offload-units",
                "--micro-batches",
                "--granules",
                "--accumulate-mode",
@@ -442,7 +448,8 @@ Freedom freedom_of(const CommandLine& line) {
           .prefetch = !line.given("--prefetch"),
           .reshard = !line.given("--reshard-after-forward"),
           .checkpointing = !line.given("--activation-checkpointing"),
-          .batch = !line.given("--batch")};
+          .batch = !line.given("--batch"),
+          .offload = !line.given("--offload")};
 }
 
 }  // namespace
@@ -467,6 +474,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);
+  check_offload_options(line, request.setting.options.offload, request.setting.options.precision);
   check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);

@@ -73,7 +73,8 @@ struct Freedom {
   bool prefetch = true;  // 1, 2 and 0 units ahead; where parameters are sharded
   bool reshard = true;   // there too
   bool checkpointing = true;
-  bool batch = true;  // powers of two up to most_batch
+  bool batch = true;    // powers of two up to most_batch
+  bool offload = true;  // of as few units as will do, where nothing fits without
 };
 inline constexpr std::size_t most_batch = 4096;
 

@@ -7,6 +7,7 @@
 
 #include "accounting.hpp"
 #include "cost/job.hpp"
+#include "cost/quantity.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/memory.hpp"
@@ -85,8 +86,26 @@ TimedSetting timed(const Subject& subject, const Setting& setting, const std::ve
           .rate = report.rate(),
           .share_of_peak = report.share_of_peak(),
           .exposed = report.simulation.exposed_seconds(),
-          .peak = plan::memory(planned).peak};
+          .peak = plan::memory(planned).device()};
 }
+
+}  // namespace
+
+double seconds_of_moving(const TimeReport& report, const Subject& subject, const Setting& setting,
+                         const std::vector<std::string>& states, const TimeSetting& time) {
+  if (setting.options.offload == tessera::Offload{}) return 0;
+  Setting here = setting;
+  here.options.offload = {};
+  return report.step() - timed(subject, here, states, time).step;
+}
+
+std::string moving_text(const TimeReport& report, double seconds) {
+  if (seconds == 0) return "";
+  return fmt::format("copies between the host's memory and the device's cost {} of the step ({})\n",
+                     cost::seconds_text(seconds), cost::percent_text(seconds / report.step()));
+}
+
+namespace {
 
 // The mesh that was asked for, and one of a replica on each host where that is another.
 std::vector<std::size_t> meshes(const Setting& setting, const Machine& machine) {

@@ -14,6 +14,7 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/number_text.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "trainer/src/checkpoint_options.hpp"
 #include "trainer/src/run_trace.hpp"
 #include "trainer/src/simulation.hpp"
@@ -99,6 +100,7 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
       "--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
       "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, hsdp, "
       "hfsdp: 0]");
+  add_offload_options(line, options.offload);
 }
 
 void add_length_options(CommandLine& line, RunOptions& options) {
@@ -377,6 +379,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   require_mesh(options);
   check_outer_steps(line, options);
   check_granules(line, options);
+  check_offload_options(line, options.offload, options.precision);
   note_sharding(line, options);
 }
 
@@ -486,6 +489,7 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   }
   sharding.prefetch = options.prefetch;
   sharding.reshard_after_forward = options.reshard_after_forward;
+  sharding.offload = options.offload;
   if (options.bucket_cap) sharding.bucket_cap = tessera::Bytes(*options.bucket_cap);
   if (options.checkpoints.directory) {
     sharding.checkpointing =

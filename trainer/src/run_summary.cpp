@@ -17,6 +17,7 @@
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/memory.hpp"
 #include "tessera/trainer/number_text.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "trainer/src/memory_table.hpp"
 
@@ -55,7 +56,7 @@ std::string sharding_text(const RunOptions& options) {
     if (options.reshard_after_forward == false) text += ", units stay whole from forward to backward";
     if (options.reshard_after_forward == tessera::Axis::shard) text += ", resharded to each replica until backward";
   }
-  return text;
+  return text + offload_text(options.offload);
 }
 
 // Says what ranks are, and where they compute, also where nobody has chosen.

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""--offload: what stands in the host's memory changes no bit, planned bytes are measured there too, and a run goes on from
+the one place to the other.
+
+usage: offload_test.py TRAIN_MLP
+"""
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import bitwise_runs
+import trainer_runs
+
+REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+MODEL = ["--hidden", 37, "--depth", 2, "--batch", 16, "--threads", 1, "--eval-every", 0, "--seed", 3]
+STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"]
+OFFLOADS = {"fp32": [["--offload", "optimizer"]],
+            "bf16": [["--offload", "masters"], ["--offload", "optimizer,masters"],
+                     ["--offload", "masters,optimizer", "--offload-units", 1]]}
+CLIP = 0.02  # below every norm of these runs
+
+
+def check_bits(program):
+    runs = 0
+    for number, strategy in enumerate(STRATEGIES):
+        ranks = ["--ranks", 4, "--replicas", 2] if number % 2 or number > 2 else ["--ranks", 3]
+        for precision, optimizer in [("fp32", "sgd"), ("bf16", "adamw"), ("fp32", "adamw"), ("bf16", "sgd")][:2 if REDUCED else 4]:
+            options = [*MODEL, "--steps", 80, "--strategy", strategy, *ranks, "--precision", precision, "--optimizer", optimizer,
+                       "--lr", 0.3 if optimizer == "sgd" else 0.01]
+            reference = bitwise_runs.outcome(program, options, CLIP)
+            for offload in OFFLOADS[precision]:
+                parted = bitwise_runs.difference(reference, bitwise_runs.outcome(program, [*options, *offload], CLIP))
+                assert parted is None, f"{strategy} {precision} {optimizer} {offload}: {parted}"
+                runs += 1
+    return runs
+
+
+def check_resuming(program):
+    """Stopped on the device and resumed on the host, and the other way round."""
+    options = [*MODEL, "--ranks", 3, "--strategy", "zero2", "--precision", "bf16", "--steps", 12]
+    on_host = ["--offload", "optimizer,masters"]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+
+        def weights_of(name, *more):
+            step = trainer_runs.train(program, folder, *options, *more, "--dump-weights", folder / name)[-1]
+            for rank in step["memory"]["ranks"]:
+                assert ("offloaded" in rank["categories"]) == ("--offload" in more), rank
+            return (folder / name).read_bytes()
+
+        straight = weights_of("straight")
+        for number, (first, then) in enumerate([([], on_host), (on_host, [])]):
+            saved = folder / str(number)
+            trainer_runs.train(program, folder, *options, *first, "--checkpoint-dir", saved, "--stop-after", 5)
+            assert weights_of(f"resumed{number}", *then, "--checkpoint-dir", saved, "--resume") == straight, (first, then)
+            shutil.rmtree(saved)
+
+
+def check_words(program):
+    done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "optimizer,masters",
+                            "--offload-units", 2)
+    assert "the optimizer's states and masters of the first 2 units in the host's memory" in done.stdout, done.stdout
+    for options, words in [
+            (["--offload", "parameters"], "--offload takes none, optimizer, masters, or both"),
+            (["--offload", "optimizer,"], "--offload takes none, optimizer, masters, or both"),
+            (["--offload", "masters"], "--precision bf16"),
+            (["--offload-units", 3], "--offload-units needs --offload")]:
+        done = trainer_runs.run(program, *MODEL, "--steps", 2, *options)
+        assert done.returncode == 2 and words in done.stderr, (options, done.returncode, done.stderr)
+
+
+def main(program):
+    runs = check_bits(program)
+    check_resuming(program)
+    check_words(program)
+    print(f"{runs} runs have the bits of those on the device")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,26 @@
+// --offload and --offload-units: what of a model stands in the host's memory. The trainers and `tessera plan` share
+// them.
+#pragma once
+
+#include <string>
+
+#include "tessera/plan/strategy.hpp"
+#include "tessera/trainer/command_line.hpp"
+
+#pragma GCC visibility push(default)
+
+namespace tessera::trainer {
+
+// `offload` must stay.
+void add_offload_options(CommandLine& line, tessera::Offload& offload);
+
+// Refuses what the two cannot mean, with parameters of this precision. Throws OptionError.
+void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
+                           const tessera::Precision& precision);
+
+// ", states of the optimizer and masters of the first 3 units in the host's memory"; empty where nothing is.
+std::string offload_text(const tessera::Offload& offload);
+
+}  // namespace tessera::trainer
+
+#pragma GCC visibility pop
