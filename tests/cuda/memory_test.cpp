@@ -58,8 +58,8 @@ class Joining final : public Echo {
 };
 
 struct Trained {
-  Trained(World& world, Strategy strategy)
-      : model(world, {.strategy = strategy, .checkpointing = Checkpointing::blocking}) {
+  Trained(World& world, Strategy strategy, const Offload& offload)
+      : model(world, {.strategy = strategy, .offload = offload, .checkpointing = Checkpointing::blocking}) {
     for (const std::size_t elements : {1'000'003u, 2'000'001u, 7u}) {
       units.push_back(std::make_unique<Echo>(elements));
       model.add(*units.back());
@@ -79,17 +79,17 @@ struct Trained {
 };
 
 // The driver loads a kernel's code with its first launch, into memory that is in nobody's plan.
-void load_kernels(World& world, Strategy strategy) {
-  Trained trained(world, strategy);
+void load_kernels(World& world, Strategy strategy, const Offload& offload) {
+  Trained trained(world, strategy, offload);
   trained.step();
 }
 
-void check_memory(BackendChoice backend, std::initializer_list<Strategy> strategies) {
+void check_memory(BackendChoice backend, std::initializer_list<Strategy> strategies, const Offload& offload = {}) {
   for (const Strategy strategy : strategies) {
     launch({.device = DeviceChoice::cuda, .backend = backend}, [&](World& world) {
-      load_kernels(world, strategy);
+      load_kernels(world, strategy, offload);
       const std::uint64_t before = taken();
-      Trained trained(world, strategy);
+      Trained trained(world, strategy, offload);
       const plan::MemoryReport planned = plan::memory(trained.model.plan());
       const std::uint64_t arena = (planned.peak - planned.host).count();
       const std::uint64_t found = taken() - before;
@@ -115,6 +115,10 @@ void check_memory(BackendChoice backend, std::initializer_list<Strategy> strateg
 
 TEST_CASE("cuda: the arena takes what the plan says, and training takes nothing more") {
   check_memory(BackendChoice::automatic, {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp});
+}
+
+TEST_CASE("cuda: the arena takes what the plan says where states stand in the host's memory") {
+  check_memory(BackendChoice::automatic, {Strategy::ddp, Strategy::fsdp}, {.optimizer = MemorySpace::host});
 }
 
 TEST_CASE("cuda: over NCCL the plan has the staging of its collectives, too") {
