@@ -216,6 +216,21 @@ TEST_CASE("nothing_is_allocated_with_outer_steps") {
   }
 }
 
+TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_in_the_hosts_memory") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.options.offload.optimizer = MemorySpace::host;
+    check(run);
+    run.options.offload.masters = MemorySpace::host;
+    run.options.precision = bf16_mixed;
+    run.options.diagnostics = {.poison = true, .queue_compute = true};
+    check<bf16>(run);
+  }
+}
+
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
