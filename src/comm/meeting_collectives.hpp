@@ -144,6 +144,18 @@ void move_directly(Meeting& meeting, const Broadcast& operation, std::size_t seg
   meeting.copy(operation.data, meeting.data_of(operation.root, segment), operation.size.count());
 }
 
+template <typename Meeting>
+void move_directly(Meeting& meeting, const Redistribute& operation, std::size_t segment) {
+  const auto take_from = [&](int from, const std::byte* data) {
+    for (const Transfer& transfer : operation.transfers) {
+      if (transfer.to != meeting.place() || transfer.from != from || transfer.size == Bytes(0)) continue;
+      meeting.copy(operation.data + transfer.target.count(), data + transfer.source.count(), transfer.size.count());
+    }
+  };
+  take_from(meeting.place(), operation.data);
+  for_each_peer(meeting.place(), meeting.size(), [&](int peer) { take_from(peer, meeting.data_of(peer, segment)); });
+}
+
 // ---- in rounds ----
 //
 // Rounds of all segments of a call count on from `first_round`. Each returns the number of its own.
@@ -210,6 +222,60 @@ std::size_t move_in_rounds(Meeting& meeting, const Broadcast& operation, std::si
     if (root) meeting.copy(meeting.staging(operation.root, area), data, round.count);
     meeting.regroup({.bytes = root ? round.count : 0, .round = area});
     if (!root) meeting.copy(data, meeting.staging(operation.root, area), round.count);
+  });
+}
+
+// A round has a stretch of what a rank gives to others, one transfer after the other. InRound is the part of a transfer
+// that is in it: where it begins in the transfer, where in the stretch, and its size.
+struct InRound {
+  std::size_t begin;
+  std::size_t place;
+  std::size_t size;
+};
+template <typename Function>
+std::size_t for_each_given(std::span<const Transfer> transfers, int from, const Slice& stretch,
+                           const Function& function) {
+  std::size_t end = 0;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.from != from || transfer.to == from) continue;
+    const std::size_t begin = end;
+    end += transfer.size.count();
+    const std::size_t first = std::max(begin, stretch.begin), last = std::min(end, stretch.end);
+    if (first < last) function(transfer, InRound{first - begin, first - stretch.begin, last - first});
+  }
+  return end;
+}
+
+// There are as many rounds as the rank takes that gives the most; areas of those that have given all are empty.
+template <typename Meeting>
+std::size_t move_in_rounds(Meeting& meeting, const Redistribute& operation, std::size_t first_round) {
+  const int me = meeting.place();
+  std::size_t most = 0;
+  for (int place = 0; place < meeting.size(); ++place) {
+    most = std::max(most, for_each_given(operation.transfers, place, {0, 0}, [](const Transfer&, const InRound&) {}));
+  }
+  for (const Transfer& transfer : operation.transfers) {
+    if (transfer.from != me || transfer.to != me) continue;
+    meeting.copy(operation.data + transfer.target.count(), operation.data + transfer.source.count(),
+                 transfer.size.count());
+  }
+  return for_each_round(most, Meeting::round_bytes, [&](const Round& round) {
+    const std::size_t area = first_round + round.index;
+    const Slice stretch{round.begin, round.begin + round.count};
+    std::size_t given = 0;
+    for_each_given(operation.transfers, me, stretch, [&](const Transfer& transfer, const InRound& part) {
+      meeting.copy(meeting.staging(me, area) + part.place, operation.data + transfer.source.count() + part.begin,
+                   part.size);
+      given = part.place + part.size;
+    });
+    meeting.regroup({.bytes = given, .round = area});
+    for_each_peer(me, meeting.size(), [&](int peer) {
+      for_each_given(operation.transfers, peer, stretch, [&](const Transfer& transfer, const InRound& part) {
+        if (transfer.to != me) return;
+        meeting.copy(operation.data + transfer.target.count() + part.begin, meeting.staging(peer, area) + part.place,
+                     part.size);
+      });
+    });
   });
 }
 

@@ -18,6 +18,7 @@ std::string_view to_string(CollectiveKind kind) {
     case CollectiveKind::reduce_scatter: return "reduce-scatter";
     case CollectiveKind::all_reduce: return "all-reduce";
     case CollectiveKind::broadcast: return "broadcast";
+    case CollectiveKind::redistribute: return "redistribution";
     case CollectiveKind::barrier: return "barrier";
   }
   throw InternalError(fmt::format("no collective has the kind {}", static_cast<int>(kind)));
@@ -51,6 +52,12 @@ Signature signature_of(const Broadcast& operation, std::uint64_t sequence) {
           .bytes = operation.size,
           .root = operation.root,
           .sequence = sequence};
+}
+
+Signature signature_of(const Redistribute& operation, std::uint64_t sequence) {
+  Bytes bytes;
+  for (const Transfer& transfer : operation.transfers) bytes += transfer.size;
+  return {.kind = CollectiveKind::redistribute, .label = operation.label, .bytes = bytes, .sequence = sequence};
 }
 
 Signature signature_of(const Barrier& operation, std::uint64_t sequence) {

@@ -19,7 +19,7 @@
 
 namespace tessera::comm {
 
-enum class CollectiveKind { creation, all_gather, reduce_scatter, all_reduce, broadcast, barrier };
+enum class CollectiveKind { creation, all_gather, reduce_scatter, all_reduce, broadcast, redistribute, barrier };
 
 // "all-gather"; `creation` is World::make_communicator.
 std::string_view to_string(CollectiveKind kind);
@@ -41,8 +41,8 @@ struct FurtherSegments {
 
 struct Signature {
   CollectiveKind kind = CollectiveKind::barrier;
-  std::string_view label = {};                // of a creation: creation_label()
-  Bytes bytes{};                              // of one rank's part (all-gather, reduce-scatter) or of the whole buffer
+  std::string_view label = {};  // of a creation: creation_label()
+  Bytes bytes{};  // of one rank's part (all-gather, reduce-scatter), of the whole buffer, or of all transfers
   std::optional<DType> dtype = std::nullopt;  // of sums
   float divisor = 1.0f;                       // of sums
   int root = 0;                               // a rank of the job, also in a group
@@ -58,6 +58,7 @@ Signature signature_of(const AllGather& operation, std::uint64_t sequence);
 Signature signature_of(const ReduceScatter& operation, std::uint64_t sequence);
 Signature signature_of(const AllReduce& operation, std::uint64_t sequence);
 Signature signature_of(const Broadcast& operation, std::uint64_t sequence);
+Signature signature_of(const Redistribute& operation, std::uint64_t sequence);
 Signature signature_of(const Barrier& operation, std::uint64_t sequence);
 Signature signature_of(std::span<const AllGather> segments, std::uint64_t sequence);
 Signature signature_of(std::span<const ReduceScatter> segments, std::uint64_t sequence);

@@ -126,6 +126,17 @@ void check(const MembersCommunicator& communicator, const Broadcast& operation) 
   check_data(communicator, operation, operation.size);
 }
 
+void check(const MembersCommunicator& communicator, const Redistribute& operation) {
+  const auto is_place = [&](int place) { return place >= 0 && place < communicator.size(); };
+  for (const Transfer& transfer : operation.transfers) {
+    if (is_place(transfer.from) && is_place(transfer.to)) continue;
+    reject(communicator, signature_of(operation, 0),
+           fmt::format("a transfer goes from rank {} to rank {}, but there are {} ranks", transfer.from, transfer.to,
+                       communicator.size()));
+  }
+  check_data(communicator, operation, signature_of(operation, 0).bytes);
+}
+
 void check(const MembersCommunicator&, const Barrier&) {}
 
 Claim::Claim(std::atomic<bool>& busy, Membership& job, std::string_view communicator) : busy_(busy) {

@@ -47,6 +47,7 @@ void check(const MembersCommunicator& communicator, std::span<const AllGather> s
 void check(const MembersCommunicator& communicator, std::span<const ReduceScatter> segments);
 void check(const MembersCommunicator& communicator, const AllReduce& operation);
 void check(const MembersCommunicator& communicator, const Broadcast& operation);
+void check(const MembersCommunicator& communicator, const Redistribute& operation);
 void check(const MembersCommunicator& communicator, const Barrier& operation);
 
 // ---- calls ----
@@ -93,6 +94,7 @@ class TaskCommunicator final : public MembersCommunicator {
   void reduce_scatter(Stream& stream, std::span<const ReduceScatter> segments) final { call_group(stream, segments); }
   void all_reduce(Stream& stream, const AllReduce& operation) final { call(stream, operation, operation); }
   void broadcast(Stream& stream, const Broadcast& operation) final { call(stream, operation, operation); }
+  void redistribute(Stream& stream, const Redistribute& operation) final { call(stream, operation, operation); }
   void barrier(Stream& stream, std::string_view label) final { call(stream, Barrier{label}, Barrier{label}); }
 
  private:

@@ -26,6 +26,7 @@
   X(grouped_reduce_scatter_results_may_be_own_parts, 1, 60'000)      \
   X(all_reduce_sums_in_rank_order_bitwise, 1, 60'000)                \
   X(broadcast_copies_from_every_root, 1, 60'000)                     \
+  X(redistribution_moves_what_the_list_says, 1, 60'000)              \
   X(nobody_passes_a_barrier_before_all_have_come, 1, 60'000)         \
   X(host_conveniences_agree_on_every_rank, 1, 60'000)                \
   X(require_equal_names_ranks_and_values, 2, 60'000)                 \

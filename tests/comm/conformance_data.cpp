@@ -318,6 +318,45 @@ void broadcast_copies_from_every_root(World& world) {
   }
 }
 
+// Everybody gives everybody, itself too, a part of another size: sources stand one after the other, and what comes
+// stands behind them, in the order of the list.
+void redistribution_moves_what_the_list_says(World& world) {
+  const auto communicator = world.make_communicator("redistribute");
+  Stream stream = queued_stream("redistribute");
+  for (const std::size_t scale : {std::size_t{0}, std::size_t{1}, std::size_t{129}, std::size_t{90'001}}) {
+    std::vector<Transfer> transfers;
+    std::vector<std::size_t> given(static_cast<std::size_t>(world.size())), got = given;
+    constexpr std::size_t sources = 4'000'000;
+    for (int round = 0; round < 2; ++round) {
+      for (int from = world.size(); from-- > 0;) {
+        for (int to = 0; to < world.size(); ++to) {
+          std::size_t& source = given[static_cast<std::size_t>(from)];
+          std::size_t& target = got[static_cast<std::size_t>(to)];
+          const std::size_t size = scale * static_cast<std::size_t>((from + 2 * to + round) % 4);
+          transfers.push_back({from, to, Bytes(source), Bytes(sources + target), Bytes(size)});
+          source += size;
+          target += size;
+        }
+      }
+    }
+    const auto me = static_cast<std::size_t>(world.rank());
+    require(given[me] <= sources, "{} bytes fit", given[me]);
+    Shared<std::byte> data(sources + got[me] + 1, std::byte{0xa5});
+    for (std::size_t i = 0; i < given[me]; ++i) data[i] = test_byte(world.rank(), i);
+    communicator->redistribute(stream, {.data = data.data(), .transfers = transfers, .label = "matrices"});
+    stream.synchronize();
+    for (const Transfer& transfer : transfers) {
+      if (transfer.to != world.rank()) continue;
+      for (std::size_t i = 0; i < transfer.size.count(); ++i) {
+        require(data[transfer.target.count() + i] == test_byte(transfer.from, transfer.source.count() + i),
+                "byte {} of {} from rank {}", i, transfer.size.count(), transfer.from);
+      }
+    }
+    for (std::size_t i = 0; i < given[me]; ++i) require(data[i] == test_byte(world.rank(), i), "sources stay");
+    require(data[sources + got[me]] == std::byte{0xa5}, "nothing is written behind what comes");
+  }
+}
+
 void nobody_passes_a_barrier_before_all_have_come(World& world) {
   const auto communicator = world.make_communicator("barrier");
   Stream stream = queued_stream("barrier");

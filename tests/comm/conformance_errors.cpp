@@ -82,6 +82,13 @@ void misuse_is_an_error_at_the_call(World& world) {
     const Broadcast operation = {.data = bytes, .size = Bytes(4), .root = root, .label = "x"};
     require_contains(rejected([&] { communicator->broadcast(stream, operation); }), fmt::format("rank {}", root));
   }
+  for (const int place : {-1, world.size()}) {
+    const Transfer transfer = {.from = 0, .to = place, .size = Bytes(1)};
+    const Redistribute operation = {.data = bytes, .transfers = std::span(&transfer, 1), .label = "x"};
+    require_contains(rejected([&] { communicator->redistribute(stream, operation); }), fmt::format("rank {}", place));
+  }
+  const Transfer byte = {.size = Bytes(1)};
+  rejected([&] { communicator->redistribute(stream, {.transfers = std::span(&byte, 1), .label = "x"}); });
   communicator->barrier(stream, "a rejected call leaves no trace");
   stream.synchronize();
 }

@@ -43,6 +43,7 @@
 
 #include "tessera/base/bytes.hpp"
 #include "tessera/base/dtype.hpp"
+#include "tessera/base/transfer.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/accumulate.hpp"
 
@@ -89,6 +90,16 @@ struct Broadcast {
   std::string_view label{};
 };
 
+// Any parts of anybody's memory to anybody else's, or to another place of one's own. All ranks have the same list, of
+// which their signatures compare the sum of bytes alone, and which the caller keeps until the collective has run. On
+// each rank everything stands in one allocation, at `data` and behind it, from where sources and targets count. Nothing
+// that a rank gets overlaps what it gives, or gets else.
+struct Redistribute {
+  std::byte* data = nullptr;
+  std::span<const Transfer> transfers{};
+  std::string_view label{};
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -107,6 +118,7 @@ class Communicator {
   virtual void reduce_scatter(Stream& stream, std::span<const ReduceScatter> segments) = 0;
   virtual void all_reduce(Stream& stream, const AllReduce& operation) = 0;
   virtual void broadcast(Stream& stream, const Broadcast& operation) = 0;
+  virtual void redistribute(Stream& stream, const Redistribute& operation) = 0;
   virtual void barrier(Stream& stream, std::string_view label) = 0;
 
  protected:

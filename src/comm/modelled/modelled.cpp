@@ -28,7 +28,8 @@ namespace tessera {
 
 // ---- time ----
 //
-// A signature's bytes are one rank's part of gathers and scattered sums, else the whole buffer.
+// A signature's bytes are one rank's part of gathers and scattered sums, those of all ranks' transfers, else the whole
+// buffer.
 
 namespace {
 
@@ -40,6 +41,7 @@ double bytes_sent_of_segment(const comm::Signature& signature, double ranks) {
     case CollectiveKind::reduce_scatter: return (ranks - 1) * bytes;
     case CollectiveKind::all_reduce: return 2 * (ranks - 1) / ranks * bytes;
     case CollectiveKind::broadcast: return bytes;
+    case CollectiveKind::redistribute: return bytes / ranks;
     case CollectiveKind::creation:
     case CollectiveKind::barrier: break;
   }
@@ -149,6 +151,19 @@ void leave(const ModelledPlace& place, const Broadcast& operation) {
   };
   for (std::size_t offset = 0; offset < size; offset += Arena::page.count()) touch(offset);
   if (size > 0) touch(size - 1);
+}
+
+void leave(const ModelledPlace& place, const Redistribute& operation) {
+  const auto me = static_cast<int>(place.rank);
+  for (const Transfer& transfer : operation.transfers) {
+    if (transfer.to != me || transfer.size == Bytes(0)) continue;
+    std::byte* const target = operation.data + transfer.target.count();
+    if (transfer.from == me || place.peers == Peers::same) {
+      std::memcpy(target, operation.data + transfer.source.count(), transfer.size.count());
+    } else {
+      std::memset(target, 0, transfer.size.count());
+    }
+  }
 }
 
 void leave(const ModelledPlace&, const comm::Barrier&) {}

@@ -347,6 +347,28 @@ void NcclGroup::run(const Call& call, const Broadcast& operation) {
   });
 }
 
+// Sends and receives between two ranks meet in the order of the list. What stays on the rank is a copy.
+void NcclGroup::run(const Call& call, const Redistribute& operation) {
+  launch(call, [&] {
+    in_group([&] {
+      for (const Transfer& transfer : operation.transfers) {
+        if (transfer.from == transfer.to || transfer.size == Bytes(0)) continue;
+        if (transfer.from == place()) {
+          parts_.library.send(on(call), operation.data + transfer.source.count(), transfer.size, transfer.to);
+        }
+        if (transfer.to == place()) {
+          parts_.library.receive(on(call), operation.data + transfer.target.count(), transfer.size, transfer.from);
+        }
+      }
+    });
+    for (const Transfer& transfer : operation.transfers) {
+      if (transfer.from != place() || transfer.to != place() || transfer.size == Bytes(0)) continue;
+      call.queue.copy(operation.data + transfer.target.count(), operation.data + transfer.source.count(),
+                      transfer.size);
+    }
+  });
+}
+
 void NcclGroup::run(const Call& call, const Barrier&) {
   launch(call, [&] { complete(parts_.library.all_gather(on(call), staging(0), Bytes(1))); });
 }

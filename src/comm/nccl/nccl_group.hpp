@@ -131,6 +131,7 @@ class NcclGroup final : public device::QueueCheck, public std::enable_shared_fro
   void run(const Call& call, std::span<const ReduceScatter> segments);
   void run(const Call& call, const AllReduce& operation);
   void run(const Call& call, const Broadcast& operation);
+  void run(const Call& call, const Redistribute& operation);
   void run(const Call& call, const Barrier& operation);
 
   // Blocks until all ranks have announced what this one has, and equally. Throws what that comes to, and the job's

@@ -39,8 +39,9 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Returns the bytes of a segment's data that peers may read.
+// Returns the bytes of a segment's data that peers may read; of a redistribution the first, whose allocation has all.
 Bytes readable(const Signature& segment, int ranks) {
+  if (segment.kind == CollectiveKind::redistribute) return std::min(segment.bytes, Bytes(1));
   const bool parts = segment.kind == CollectiveKind::all_gather || segment.kind == CollectiveKind::reduce_scatter;
   return segment.bytes * static_cast<std::uint64_t>(parts ? ranks : 1);
 }
