@@ -63,7 +63,9 @@ class BufferList {
     for (std::size_t unit = 0; unit < slot_of_unit.size(); ++unit) {
       if (slot_of_unit[unit] == no_slot) continue;
       UnitBuffers& buffers = plan_.unit_buffers[unit];
-      Content& content = slots.role == Role::state_slot ? buffers.state_slots.emplace_back() : buffers[slots.role];
+      Content& content = slots.role == Role::state_slot  ? buffers.state_slots.emplace_back()
+                         : slots.role == Role::direction ? buffers.directions.emplace_back()
+                                                         : buffers[slots.role];
       content = content_of(unit);
       content.buffer = first + slot_of_unit[unit];
     }
@@ -286,6 +288,46 @@ void add_update_slots(Plan& plan, BufferList& list) {
   }
 }
 
+// Two sets for groups that take turns, so that one's tensors travel while another's are worked on. In a set the units
+// of a group have a slot each, and ranks room for the tensors that they own; only one rank's work runs at a time.
+void add_whole(Plan& plan, BufferList& list) {
+  constexpr std::size_t sets = 2;
+  std::vector<std::size_t> slots(plan.units.size(), no_slot);
+  std::size_t most_units = 0, most_planes = 0;
+  for (const WholeGroup& group : plan.whole_groups) most_units = std::max(most_units, group.units.size());
+  Bytes sizes[sets], workspace;
+  for (std::size_t index = 0; index < plan.whole_groups.size(); ++index) {
+    const WholeGroup& group = plan.whole_groups[index];
+    sizes[index % sets] = std::max(sizes[index % sets], group.size);
+    for (std::size_t place = 0; place < group.units.size(); ++place) {
+      slots[group.units[place]] = index % sets * most_units + place;
+      most_planes = std::max(most_planes, plan.units[group.units[place]].whole_planes);
+    }
+    for (const WholeTensor& tensor : group.tensors) {
+      workspace = std::max(workspace, plan.units[tensor.unit].parameters[tensor.parameter].whole->workspace);
+    }
+  }
+  leave_out(slots, [](std::size_t) { return false; });
+  for (std::size_t plane = 0; plane < most_planes; ++plane) {
+    std::vector<std::size_t> of_plane = slots;
+    leave_out(of_plane, [&](std::size_t unit) { return plane >= plan.units[unit].whole_planes; });
+    list.add_slots({Role::direction, fmt::format("direction{}.", plane), Category::staging, only_trained}, of_plane,
+                   [&](std::size_t unit) {
+                     return Content{.type = plan.units[unit].whole_type, .over = plan.sharding(unit).optimizer};
+                   });
+  }
+  std::size_t whole[sets] = {no_buffer, no_buffer}, scratch = no_buffer;
+  for (std::size_t set = 0; set < sets; ++set) {
+    if (sizes[set] > Bytes(0)) whole[set] = list.add(fmt::format("whole{}", set), Category::staging, sizes[set]);
+  }
+  if (workspace > Bytes(0)) scratch = list.add("workspace", Category::staging, workspace);
+  for (std::size_t index = 0; index < plan.whole_groups.size(); ++index) {
+    const std::size_t first = plan.whole_groups[index].units.front();
+    plan.unit_buffers[first][Role::whole] = {.buffer = whole[index % sets], .type = plan.units[first].whole_type};
+    plan.unit_buffers[first][Role::workspace].buffer = scratch;
+  }
+}
+
 void add_programs(Plan& plan, BufferList& list) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     const std::string prefix = plan.programs.size() == 1 ? "" : plan.programs[program].name + ".";
@@ -398,6 +440,7 @@ void make_buffers(Plan& plan) {
   add_staging(plan, list);
   add_outer_means(plan, list);
   add_update_slots(plan, list);
+  add_whole(plan, list);
   add_programs(plan, list);
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);

@@ -326,6 +326,20 @@ void check_collectives(const CompileInput& input) {
   }
 }
 
+// A slice of a matrix is another matrix, with other directions.
+void check_whole(const CompileInput& input) {
+  for (const UnitSpec& unit : input.units) {
+    const AxisSet slices = mesh_of(input.options).group(unit.apart & same_samples);
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!parameter.whole || parameter.frozen || slices.empty()) continue;
+      throw UsageError(
+          fmt::format("{}: its optimizer wants to see it whole, and ranks along {} have slices of it: "
+                      "leave its name out of what the optimizer sees whole",
+                      parameter.name, to_string(slices)));
+    }
+  }
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
@@ -333,6 +347,7 @@ void check_input(const CompileInput& input) {
   check_names(input.units, mesh_of(input.options));
   check_states(input);
   check_collectives(input);
+  check_whole(input);
 }
 
 AccumulationMode resolve(const PlanOptions& options, const std::vector<Program>& programs) {
@@ -365,7 +380,15 @@ void resolve_spaces(Plan& plan) {
   bool moves_masters = false;
   for (std::size_t index = 0; index < plan.units.size(); ++index) {
     UnitSpec& unit = plan.units[index];
-    const bool can = plan.precision(index).parameter != DType::fp32 && !unit.parameters.empty();
+    const bool whole = std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                                   [](const ParameterSpec& each) { return each.whole && !each.frozen; });
+    if (unit.masters_in == MemorySpace::host && whole) {
+      throw UsageError(fmt::format(
+          "unit {} is to keep its masters in the host's memory, and its optimizer sees tensors of it whole, for which "
+          "they have to be there twice in an update: leave its masters on the device",
+          unit.name));
+    }
+    const bool can = plan.precision(index).parameter != DType::fp32 && !unit.parameters.empty() && !whole;
     if (unit.masters_in == MemorySpace::host && !can) {
       throw UsageError(fmt::format(
           "unit {} is to keep its masters in the host's memory, and its windows read them themselves, because its "
@@ -409,6 +432,7 @@ Plan compile(const CompileInput& input) {
       each.axes = is_message(each.kind) ? AxisSet(Axis::pipeline) : each.axes.value_or(AxisSet::all() - unit.apart);
     }
   }
+  make_whole_groups(plan);
   make_buffers(plan);
   emit_segments(plan);
   derive_waits(plan);

@@ -133,6 +133,9 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
       fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}\n", parameter.name,
                      tessera::to_string(parameter.shape), parameter.optional ? " optional" : "",
                      parameter.frozen ? " frozen" : "");
+      if (parameter.whole)
+        fmt::format_to(std::back_inserter(out), "whole {} {} {} {}\n", to_string(unit.whole_type), unit.whole_planes,
+                       parameter.whole->workspace.count(), parameter.whole->cost);
     }
   }
   for (const UnitSpec& unit : plan.units) {
@@ -180,6 +183,7 @@ void append_operation(const Plan& plan, const Operation& operation, fmt::memory_
   if (operation.collective != no_collective) {
     fmt::format_to(to, " collective {} {}", operation.collective, to_string(operation.collective_kind));
   }
+  if (operation.whole_group != no_group) fmt::format_to(to, " tensors {}", operation.whole_group);
   for (const Access& access : operation.accesses) {
     fmt::format_to(to, " access {} {}", access.range.buffer, access.range.offset.count());
     for (const Bytes stride : access.range.strides) fmt::format_to(to, "+{}", stride.count());
@@ -203,6 +207,12 @@ std::string canonical_text(const Plan& plan) {
   for (const Buffer& buffer : plan.buffers) {
     fmt::format_to(std::back_inserter(out), "buffer {} {} {} {} {}\n", buffer.name, to_string(buffer.category),
                    static_cast<int>(buffer.space), buffer.size.count(), buffer.offset.count());
+  }
+  for (const WholeGroup& group : plan.whole_groups) {
+    for (const WholeTensor& tensor : group.tensors) {
+      fmt::format_to(std::back_inserter(out), "tensor {} of unit {} whole at {} along {} from {}\n", tensor.parameter,
+                     tensor.unit, tensor.owner, to_string(group.axes), tensor.offset.count());
+    }
   }
   for (const Segment& segment : plan.segments) {
     fmt::format_to(std::back_inserter(out), "segment {}\n", name_of(plan, segment));

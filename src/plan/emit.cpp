@@ -93,6 +93,11 @@ class Emitter {
   static StreamId stream_of_casts(AxisSet known) { return known.empty() ? StreamId::compute : StreamId::gather; }
   void follow_masters(std::size_t unit);
   void follow_states(std::size_t unit);
+  std::vector<Held> directions(std::size_t unit) const;
+  bool rounds_masters(std::size_t unit) const;
+  void optimize(std::size_t unit);
+  void bring_together(std::size_t group);
+  void finish_whole(std::size_t group);
   void average_masters(std::size_t unit);
   void outer_update(std::size_t unit);
 
@@ -466,25 +471,96 @@ std::vector<Operation> Emitter::update(std::size_t program) {
     ++next;
   };
   fetch_next();
+  std::size_t group = 0;
+  while (group < plan_.whole_groups.size() && plan_.whole_groups[group].program != program_) ++group;
+  std::size_t travelling = no_group;
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     if (!trains(unit)) continue;
     if (is_offloaded(unit)) fetch_next();
-    Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
-    optimize.accesses = {updated(AccessMode::read, {unit, Role::gradient}), scalars(AccessMode::read),
-                         updated(AccessMode::update, {unit, buffers(unit).masters()})};
-    const Role role = buffers(unit).state_slots.empty() ? Role::state : Role::state_slot;
-    for (const Held& state : states(unit, role)) optimize.accesses.push_back(updated(AccessMode::update, state));
-    const AxisSet known = plan_.sharding(unit).optimizer;
-    const bool rounds = !masters_are_kept(unit) && buffers(unit)[Role::master].over == known;
-    if (rounds) optimize.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
+    optimize(unit);
     if (is_offloaded(unit)) {
-      evict(visits_in_update(unit), known);
+      evict(visits_in_update(unit), plan_.sharding(unit).optimizer);
       release(visits_in_update(unit));
     }
     // These gathers travel beside the other units' updates and the first windows of the next step.
-    refresh_parameters(unit, Part::trained, known, rounds);
+    if (directions(unit).empty()) {
+      refresh_parameters(unit, Part::trained, plan_.sharding(unit).optimizer, rounds_masters(unit));
+    } else if (plan_.whole_groups[group].units.back() == unit) {
+      // Tensors of one group travel while owners work on the one before.
+      bring_together(group);
+      if (travelling != no_group) finish_whole(travelling);
+      travelling = group++;
+    }
   }
+  if (travelling != no_group) finish_whole(travelling);
   return take();
+}
+
+std::vector<Emitter::Held> Emitter::directions(std::size_t unit) const {
+  std::vector<Held> result;
+  for (std::size_t plane = 0; plane < buffers(unit).directions.size(); ++plane) {
+    result.push_back({unit, Role::direction, Part::trained, plane});
+  }
+  return result;
+}
+
+bool Emitter::rounds_masters(std::size_t unit) const {
+  return !masters_are_kept(unit) && buffers(unit)[Role::master].over == plan_.sharding(unit).optimizer;
+}
+
+void Emitter::optimize(std::size_t unit) {
+  Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
+  optimize.accesses = {updated(AccessMode::read, {unit, Role::gradient}), scalars(AccessMode::read),
+                       updated(AccessMode::update, {unit, buffers(unit).masters()})};
+  const Role role = buffers(unit).state_slots.empty() ? Role::state : Role::state_slot;
+  for (const Held& state : states(unit, role)) optimize.accesses.push_back(updated(AccessMode::update, state));
+  const std::vector<Held> whole = directions(unit);
+  for (const Held& direction : whole) optimize.accesses.push_back(updated(AccessMode::write, direction));
+  if (whole.empty() && rounds_masters(unit)) optimize.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
+}
+
+void Emitter::bring_together(std::size_t index) {
+  const WholeGroup& group = plan_.whole_groups[index];
+  Operation& redistribute = add(OperationKind::redistribute, StreamId::reduce, group.units.front());
+  redistribute.whole_group = index;
+  redistribute.group = plan_.mesh.group(group.axes);
+  for (const std::size_t unit : group.units) {
+    for (const Held& direction : directions(unit)) {
+      redistribute.accesses.push_back(updated(AccessMode::read, direction));
+    }
+  }
+  redistribute.accesses.push_back(whole_access(plan_, group, AccessMode::write));
+  for (const std::size_t unit : group.units) {
+    for (const Held& direction : directions(unit)) release(StreamId::reduce, updated(AccessMode::discard, direction));
+  }
+}
+
+// Owners work on their tensors, and every rank applies what comes back to its shares.
+void Emitter::finish_whole(std::size_t index) {
+  const WholeGroup& group = plan_.whole_groups[index];
+  Operation& transform = add(OperationKind::transform, StreamId::compute, group.units.front());
+  transform.whole_group = index;
+  transform.accesses = {whole_access(plan_, group, AccessMode::update)};
+  if (buffers(group.units.front())[Role::workspace].exists()) {
+    transform.accesses.push_back(workspace_access(plan_, group));
+  }
+  Operation& redistribute = add(OperationKind::redistribute, StreamId::reduce, group.units.front());
+  redistribute.whole_group = index;
+  redistribute.group = plan_.mesh.group(group.axes);
+  redistribute.accesses = {whole_access(plan_, group, AccessMode::read)};
+  for (const std::size_t unit : group.units) {
+    redistribute.accesses.push_back(updated(AccessMode::write, directions(unit).front()));
+  }
+  release(StreamId::reduce, whole_access(plan_, group, AccessMode::discard));
+  for (const std::size_t unit : group.units) {
+    Operation& apply = add(OperationKind::apply, StreamId::compute, unit);
+    apply.accesses = {updated(AccessMode::read, directions(unit).front()), scalars(AccessMode::read),
+                      updated(AccessMode::update, {unit, Role::master})};
+    const bool rounds = rounds_masters(unit);
+    if (rounds) apply.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
+    release(StreamId::compute, updated(AccessMode::discard, directions(unit).front()));
+    refresh_parameters(unit, Part::trained, plan_.sharding(unit).optimizer, rounds);
+  }
 }
 
 // The mean of the weights of all that train by themselves, what the outer optimizer makes of it, and that to everybody.

@@ -5,6 +5,9 @@
 
 namespace tessera::plan {
 
+// Forms the groups of units whose optimizer sees tensors whole, and gives each tensor an owner: fills whole_groups.
+void make_whole_groups(Plan& plan);
+
 // Lists a plan's buffers and gives each its place in the arena: fills buffers, unit_buffers, scalars and norms of a
 // plan whose options, program, units and layouts are set.
 void make_buffers(Plan& plan);

@@ -48,6 +48,9 @@ std::string_view to_string(Role role) {
     case Role::untrained: return "untrained";
     case Role::state_slot: return "state slot";
     case Role::master_slot: return "master slot";
+    case Role::direction: return "direction";
+    case Role::whole: return "whole";
+    case Role::workspace: return "workspace";
     case Role::scalars: return "scalars";
     case Role::norms: return "norms";
     case Role::collected: return "collected";
@@ -95,6 +98,9 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::gather_norms: return "gather norms";
     case OperationKind::begin_update: return "begin update";
     case OperationKind::optimize: return "optimize";
+    case OperationKind::redistribute: return "redistribute";
+    case OperationKind::transform: return "transform";
+    case OperationKind::apply: return "apply";
     case OperationKind::outer_update: return "outer update";
     case OperationKind::release: return "release";
     case OperationKind::transfer: return "transfer";
@@ -323,6 +329,9 @@ std::string describe(const Plan& plan, const Operation& operation) {
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
   if (operation.kind == OperationKind::transfer) {
     return fmt::format("transfer {} to the {}", unit, operation.stream == StreamId::fetch ? "device" : "host");
+  }
+  if (operation.kind == OperationKind::redistribute) {
+    return fmt::format("redistribute {} {} owners{}", unit, operation.goes_to_owners() ? "to" : "from", where);
   }
   if (operation.kind == OperationKind::release) {
     return fmt::format("release {} of {}", plan.buffers[operation.accesses.front().range.buffer].name, unit);

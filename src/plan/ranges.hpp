@@ -119,6 +119,17 @@ inline Range received(const Plan& plan, const CollectiveSpec& collective) {
                      round_up(scatters ? mine.size : all.size, buffer_alignment) + mine.size * 2);
 }
 
+// Tensors that a rank owns of a group, which every rank has room for; and the room beside them.
+inline Access whole_access(const Plan& plan, const WholeGroup& group, AccessMode mode) {
+  const std::size_t first = group.units.front();
+  return {fixed_range(plan.unit_buffers[first][Role::whole].buffer, Bytes(0), group.size), mode, first, Role::whole};
+}
+inline Access workspace_access(const Plan& plan, const WholeGroup& group) {
+  const std::size_t first = group.units.front();
+  const std::size_t buffer = plan.unit_buffers[first][Role::workspace].buffer;
+  return {fixed_range(buffer, Bytes(0), plan.buffers[buffer].size), AccessMode::write, first, Role::workspace};
+}
+
 inline Range scalars_range(const Plan& plan, std::size_t program) {
   return fixed_range(plan.program_buffers[program].scalars, Bytes(0), scalars_size);
 }

@@ -319,7 +319,7 @@ class Explorer {
       const Operation& other = member->operation(member->head(stream));
       if (other.kind != first.kind || other.unit != first.unit || other.wire != first.wire) return false;
       if (other.collective != first.collective || other.collective_kind != first.collective_kind ||
-          other.window != first.window)
+          other.window != first.window || other.whole_group != first.whole_group)
         return false;
       if (other.group != first.group || other.accesses.size() != first.accesses.size()) return false;
       for (std::size_t a = 0; a < first.accesses.size(); ++a) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "plan/verify_whole.hpp"
 #include "tessera/plan/memory.hpp"
 
 namespace tessera::plan {
@@ -53,6 +54,8 @@ DType type_of(const Plan& plan, std::size_t unit, Role role) {
     case Role::gradient_slot: return types.gradient;
     case Role::staging: return types.wire;
     case Role::gradient: return shares(Role::gradient_slot) ? types.gradient : DType::fp32;
+    case Role::direction:
+    case Role::whole: return plan.units[unit].whole_type;
     default: return DType::fp32;
   }
 }
@@ -111,7 +114,8 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
     case Role::kept: return content.over == (sharding.parameters & own);
     case Role::resharded: return content.over == (resharding.held & own);
     case Role::state:
-    case Role::state_slot: return content.over == (sharding.optimizer & own);
+    case Role::state_slot:
+    case Role::direction: return content.over == (sharding.optimizer & own);
     case Role::gradient: {
       const std::vector<AxisSet> ways = ways_to_shard(plan, unit);
       return std::find(ways.begin(), ways.end(), content.over) != ways.end();
@@ -132,6 +136,7 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   if (has_frozen(role)) elements += layout.shard_elements(Part::frozen);
   Bytes size = size_of(content.type) * elements * shards_of(plan, unit, content.over);
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
+  if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
   const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
   const MemorySpace space = role == Role::state    ? *plan.units[unit].states_in
                             : role == Role::master ? *plan.units[unit].masters_in
@@ -155,6 +160,7 @@ void check_contents(const Plan& plan, const Report& report) {
     }
     for (const Content& state : buffers.states) check_content(plan, unit, Role::state, state, report);
     for (const Content& slot : buffers.state_slots) check_content(plan, unit, Role::state_slot, slot, report);
+    for (const Content& each : buffers.directions) check_content(plan, unit, Role::direction, each, report);
   }
 }
 
@@ -205,11 +211,19 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::begin_update, update, {scalars}},
       {K::optimize, read, {gradient, scalars}},
       {K::optimize, update, {master, master_slot, state, state_slot}},
-      {K::optimize, write, {kept, parameters}},
+      {K::optimize, write, {kept, parameters, direction}},
+      {K::redistribute, read, {direction, whole}},
+      {K::redistribute, write, {direction, whole}},
+      {K::transform, update, {whole}},
+      {K::transform, write, {workspace}},
+      {K::apply, read, {direction, scalars}},
+      {K::apply, update, {master}},
+      {K::apply, write, {kept, parameters}},
       {K::outer_update, read, {outer_mean}},
       {K::outer_update, update, {anchor, outer_momentum}},
       {K::outer_update, write, {master, master_slot}},
       {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, master_slot}},
+      {K::release, discard, {direction, whole}},
       {K::broadcast, update, {untrained}},
       {K::transfer, read, {master, master_slot, state, state_slot}},
       {K::transfer, write, {master, master_slot, state, state_slot}},
@@ -240,6 +254,8 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
       }
       return result;
     case OperationKind::transfer: return {updated, {own}};
+    case OperationKind::redistribute:
+    case OperationKind::apply:
     case OperationKind::optimize: return {updated};
     case OperationKind::outer_update: return {shard};
     case OperationKind::all_gather:
@@ -251,7 +267,7 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
     case OperationKind::hook: return {{own}};
     case OperationKind::release:
       if (role == Role::outer_mean) return {shard};
-      if (role == Role::state_slot) return {updated};
+      if (role == Role::state_slot || role == Role::direction) return {updated};
       [[fallthrough]];
     case OperationKind::window:
       return {{{}, role == Role::parameters || role == Role::resharded || role == Role::master_slot}};
@@ -381,7 +397,10 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   if (access.role == Role::collected) return is_collected(plan, operation, access);
   const Content& content = plan.content(access);
   if (content.buffer != range.buffer) return false;
-  if (access.role == Role::untrained) {
+  if (access.role == Role::whole) {
+    return range == fixed_range(range.buffer, Bytes(0), room_of_group(plan, access.tenant, Role::whole));
+  }
+  if (access.role == Role::untrained || access.role == Role::workspace) {
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
   const UnitLayout& layout = plan.layouts[access.tenant];
@@ -512,6 +531,7 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
   if (operation.kind == OperationKind::gather_norms) return is_along(together(plan));
   if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
+  if (operation.kind == OperationKind::redistribute) return is_along(owned(plan, operation.unit));
   if (operation.passes_message()) return operation.group.empty();
   if (operation.kind == OperationKind::collective) {
     return is_along(axes_of(plan, plan.units[operation.unit].collectives[operation.collective]));
@@ -532,7 +552,9 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
 // A cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
   const auto& accesses = operation.accesses;
-  if (operation.kind != OperationKind::cast && operation.kind != OperationKind::optimize) return true;
+  if (operation.kind != OperationKind::cast && operation.kind != OperationKind::optimize &&
+      operation.kind != OperationKind::apply)
+    return true;
   if (operation.kind == OperationKind::cast && accesses.size() != 2) return false;
   const auto is_as_the_first = [&](const Access& access) {
     const bool nothing = access.range.size == Bytes(0) && accesses[0].range.size == Bytes(0);
@@ -594,6 +616,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
     report(ViolationKind::layout, here, here, fmt::format("{}: {}", describe(plan, here), why));
   };
   if (!is_whole_collective(plan, operation)) return object("not a collective of its unit's");
+  if (!is_whole_group(plan, operation)) return object("not all that the ranks of its group have of its tensors");
   if (!is_paired(operation)) return object("not a source and a target for each of its units");
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!forms_sums_in_fp32(plan, operation)) object("not a sum in fp32");
@@ -627,6 +650,7 @@ void check_recomputation(const Plan& plan, std::size_t segment, const Report& re
 void verify_layout(const Plan& plan, const Report& report) {
   check_arena(plan, report);
   check_contents(plan, report);
+  check_whole_groups(plan, report);
   for (std::size_t segment = 0; segment < plan.segments.size(); ++segment) {
     const auto& operations = plan.segments[segment].operations;
     for (std::size_t index = 0; index < operations.size(); ++index) {
@@ -643,6 +667,7 @@ void verify_layout(const Plan& plan, const Report& report) {
       check_shape(plan, here, report);
     }
     check_recomputation(plan, segment, report);
+    check_whole_order(plan, segment, report);
     check_collectives(plan, segment, report);
   }
 }

@@ -19,6 +19,7 @@
 #include "shard/plan_advice.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
+#include "tessera/shard/whole_tensors.hpp"
 
 namespace tessera {
 
@@ -244,6 +245,28 @@ Checkpointing checkpointing(const ModelState& model) {
   return model.world().device().kind() == DeviceKind::cpu ? model.options.checkpointing : Checkpointing::background;
 }
 
+const WholeTensors* whole_tensors_of(const ModelState& model, const Unit& unit, std::size_t trainer) {
+  const Optimizer* const own = unit.options().optimizer.get();
+  if (own != nullptr) return own->whole_tensors();
+  return trainer == plan::no_program ? nullptr : model.optimizers[trainer]->whole_tensors();
+}
+
+// Asks the optimizer of each unit which tensors it wants to see whole.
+void ask_for_whole_tensors(const ModelState& model, plan::CompileInput& input) {
+  std::vector<plan::Trainable> units;
+  for (const plan::UnitSpec& unit : input.units) {
+    const auto& all = unit.parameters;
+    const bool trained =
+        all.empty() || std::any_of(all.begin(), all.end(), [](const auto& each) { return !each.frozen; });
+    units.push_back({.parameters = !all.empty(), .trained = trained, .name = unit.name});
+  }
+  const std::vector<std::size_t> trainers = plan::trainers(input.programs, units);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    note_whole_tensors(input.units[u], whole_tensors_of(model, *model.units[u], trainers[u]),
+                       model.world().device().kind());
+  }
+}
+
 // A field that FullyShardOptions gets does not compile before this has a place for it, or none.
 plan::CompileInput compile_input(const ModelState& model) {
   const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, granules, accumulation, seed,
@@ -275,6 +298,7 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .checkpointing = checkpointing(model),
                    .collective_staging = model.world().staging()};
   input.optimizer_states = model.optimizers.front()->states();
+  ask_for_whole_tensors(model, input);
   return input;
 }
 

@@ -22,6 +22,7 @@ class ModelMemory {
   ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units);
 
   std::byte* base(std::size_t buffer);
+  std::byte* device() { return arena_.data(); }  // what the plan places in the device's memory begins here
   std::byte* address(const plan::Range& range) { return base(range.buffer) + offset(range).count(); }
   std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
   kernels::StepScalars* scalars(std::size_t program);

@@ -14,6 +14,7 @@
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/step_scalars.hpp"
+#include "tessera/shard/whole_tensors.hpp"
 
 namespace tessera {
 
@@ -34,6 +35,10 @@ constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"window", 
 
 kernels::Source from_element(const kernels::Source& source, std::size_t first) {
   return {static_cast<const std::byte*>(source.data) + (size_of(source.type) * first).count(), source.type};
+}
+
+kernels::Target from_element(const kernels::Target& target, std::size_t first) {
+  return {static_cast<std::byte*>(target.data) + (size_of(target.type) * first).count(), target.type};
 }
 
 kernels::Accumulate added(const Operation& reduction) {
@@ -80,6 +85,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     gradient_pieces_.push_back(hooked ? memory_.pieces(unit, plan_.unit_buffers[unit][plan::Role::gradient])
                                       : std::vector<ParameterPiece>{});
   }
+  find_owned_tensors();
   for (const plan::Segment& segment : plan_.segments) {
     auto& calls = calls_.emplace_back();
     for (const Operation& operation : segment.operations) {
@@ -95,7 +101,8 @@ void Operations::set_begun(std::size_t unit, std::vector<std::int64_t> begun) {
   const bool trains = plan_.trains(unit);
   runs = trains ? optimizer_runs(plan_, unit, rank_, optimizer_of(unit), begun_[unit]) : std::vector<OptimizerRun>{};
   for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
-  unit_updates_[unit] = trains ? optimizer_of(unit).prepare(runs) : nullptr;
+  const bool prepares = trains && plan_.unit_buffers[unit].directions.empty();
+  unit_updates_[unit] = prepares ? optimizer_of(unit).prepare(runs) : nullptr;
   states.clear();
   const auto add_states = [&](std::size_t first) {
     const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
@@ -138,7 +145,8 @@ void Operations::make_communicators(World& world) {
     for (const plan::Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
         messages = messages || operation.passes_message();
-        if (is_collective(operation.kind) && !operation.passes_message())
+        const bool is_copy = operation.kind == OperationKind::redistribute && operation.group.empty();
+        if (is_collective(operation.kind) && !operation.passes_message() && !is_copy)
           groups[{static_cast<std::size_t>(operation.stream), operation.group.bits()}] = operation.group;
       }
     }
@@ -183,6 +191,9 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(plan_.segments[point.segment].program, on);
     case OperationKind::optimize: return optimize(operation, on);
+    case OperationKind::redistribute: return redistribute(operation, call, on);
+    case OperationKind::transform: return transform(operation, on);
+    case OperationKind::apply: return apply(operation, on);
     case OperationKind::outer_update: return outer_update(operation, on);
     case OperationKind::release: return release(operation, on);
     case OperationKind::transfer: return transfer(operation, on);
@@ -249,6 +260,12 @@ void Operations::cast(const Operation& operation, Stream& on) {
 Operations::Call Operations::call_of(const Operation& operation, bool evaluates) {
   if (operation.kind == OperationKind::collective) return call_in_window(operation);
   Call result;
+  if (operation.kind == OperationKind::redistribute) {
+    const plan::WholeGroup& group = plan_.whole_groups[operation.whole_group];
+    result.transfers =
+        operation.goes_to_owners() ? transfers_to_owners(plan_, group) : transfers_from_owners(plan_, group);
+    return result;
+  }
   const bool reduces = operation.kind == OperationKind::reduce_scatter;
   if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
@@ -450,7 +467,8 @@ void Operations::optimize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   const kernels::StepScalars* const scalars = scalars_at(operation);
   // Parameters of 16 bits stand beside the masters.
-  const Access* const rounded = operation.find(plan::AccessMode::write);
+  const Access* const rounded =
+      plan_.unit_buffers[unit].directions.empty() ? operation.find(plan::AccessMode::write) : nullptr;
   const Access& master = operation.operand(plan_.unit_buffers[unit].masters());
   const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();
   OptimizerSpans whole{.master = floats(master),
@@ -466,21 +484,32 @@ void Operations::optimize(const Operation& operation, Stream& on) {
   if (rounded != nullptr && !rounds) kernels::cast(on, target(*rounded), source(master), whole.count);
 }
 
-void Operations::update_runs(std::size_t unit, const OptimizerSpans& whole, const kernels::StepScalars* scalars,
+OptimizerGroup Operations::settings_of(std::size_t unit, const OptimizerRun& run) const {
+  OptimizerGroup group = run.group;
+  group.learning_rate = learning_rate_of(unit) * run.learning_rate_scale;
+  return group;
+}
+
+void Operations::update_runs(std::size_t unit, const OptimizerSpans& all, const kernels::StepScalars* scalars,
                              Stream& on) {
-  const float learning_rate = learning_rate_of(unit);
-  const std::size_t states = whole.states.size();
+  const std::vector<plan::Content>& directions = plan_.unit_buffers[unit].directions;
+  const std::size_t states = all.states.size();
   for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
     const OptimizerRun& run = runs_[unit][index];
-    OptimizerGroup group = run.group;
-    group.learning_rate = learning_rate * run.learning_rate_scale;
-    OptimizerSpans spans{.master = whole.master + run.first,
+    const OptimizerGroup group = settings_of(unit, run);
+    OptimizerSpans spans{.master = all.master + run.first,
                          .states = std::span(states_[unit]).subspan((index + 1) * states, states),
-                         .gradient = from_element(whole.gradient, run.first),
+                         .gradient = from_element(all.gradient, run.first),
                          .count = run.count};
-    if (whole.parameters.data != nullptr) {
-      spans.parameters = {static_cast<std::uint16_t*>(whole.parameters.data) + run.first, whole.parameters.type};
+    if (run.whole) {
+      for (std::size_t plane = 0; plane < directions.size(); ++plane) {
+        directions_[unit][plane] =
+            from_element(kernels::Target{base(directions[plane].buffer), directions[plane].type}, run.first);
+      }
+      optimizer_of(unit).whole_tensors()->direct(on, spans, directions_[unit], group, scalars);
+      continue;
     }
+    if (all.parameters.data != nullptr) spans.parameters = from_element(all.parameters, run.first);
     optimizer_of(unit).update(on, spans, group, scalars);
   }
 }

@@ -74,6 +74,14 @@ class Operations {
     std::vector<AllGather> gathers;
     std::vector<ReduceScatter> reductions;
     kernels::Target rounded{};  // in a window: from the sum, where that is of 16 bits
+    std::vector<Transfer> transfers{};
+  };
+  // A tensor that this rank owns for a moment of each update (plan/whole.hpp).
+  struct OwnedTensor {
+    const WholeTensors* optimizer;  // its unit's
+    const Parameter* parameter;
+    std::vector<kernels::Target> planes;
+    std::byte* workspace;
   };
   // Elements of a tensor, from the first one on, and its name.
   struct InitialPlace {
@@ -105,7 +113,12 @@ class Operations {
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
   void optimize(const plan::Operation& operation, Stream& on);
-  void update_runs(std::size_t unit, const OptimizerSpans& whole, const kernels::StepScalars* scalars, Stream& on);
+  void update_runs(std::size_t unit, const OptimizerSpans& all, const kernels::StepScalars* scalars, Stream& on);
+  OptimizerGroup settings_of(std::size_t unit, const OptimizerRun& run) const;
+  void find_owned_tensors();
+  void redistribute(const plan::Operation& operation, const Call& call, Stream& on);
+  void transform(const plan::Operation& operation, Stream& on);
+  void apply(const plan::Operation& operation, Stream& on);
   const Optimizer& optimizer_of(std::size_t unit) const {
     const Optimizer* const own = units_[unit]->options().optimizer.get();
     return own != nullptr ? *own : *optimizers_[plan_.trainers[unit]];
@@ -144,6 +157,8 @@ class Operations {
   std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run
   std::vector<std::vector<float*>> states_;                   // by unit: whole states, then those of each run
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
+  std::vector<std::vector<kernels::Target>> directions_;      // by unit: one for each plane, of the run at hand
+  std::vector<std::vector<OwnedTensor>> owned_tensors_;       // by group of whole tensors
   // The communicators that the plan uses stand by stream and bits of the group. Those of one stream share their
   // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;

@@ -28,7 +28,7 @@ std::vector<plan::ShardPiece> updated_pieces(const plan::Plan& plan, std::size_t
 }
 
 bool have_equal_settings(const OptimizerRun& a, const OptimizerRun& b) {
-  return a.learning_rate_scale == b.learning_rate_scale && a.group == b.group;
+  return a.learning_rate_scale == b.learning_rate_scale && a.group == b.group && !a.whole && !b.whole;
 }
 
 }  // namespace
@@ -42,7 +42,8 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
   const std::vector<ParameterGroup> groups = optimizer.groups();
   std::vector<OptimizerRun> runs;
   for (const plan::ShardPiece& piece : updated_pieces(plan, unit, rank)) {
-    const ParameterGroup own = group_of(plan.units[unit].parameters[piece.parameter].name, groups);
+    const plan::ParameterSpec& parameter = plan.units[unit].parameters[piece.parameter];
+    const ParameterGroup own = group_of(parameter.name, groups);
     const OptimizerRun run{.first = piece.shard_offset,
                            .count = piece.count,
                            .learning_rate_scale = own.learning_rate_scale,
@@ -51,7 +52,8 @@ std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t uni
                                      .beta1 = own.beta1,
                                      .beta2 = own.beta2,
                                      .epsilon = own.epsilon,
-                                     .begun = begun[piece.parameter]}};
+                                     .begun = begun[piece.parameter]},
+                           .whole = parameter.whole ? std::optional(piece.parameter) : std::nullopt};
     if (!runs.empty() && have_equal_settings(runs.back(), run)) {
       runs.back().count = run.first + run.count - runs.back().first;
     } else {

@@ -12,8 +12,8 @@
 namespace tessera {
 
 // Runs of one unit on `rank`, in ascending order. Padding between parameters of equal settings joins their run: it is
-// zero and stays zero under any elementwise update of zeros.
-// `begun`: OptimizerGroup's, by parameter of the unit.
+// zero and stays zero under any elementwise update of zeros. A tensor that the optimizer sees whole has a run of its
+// own. `begun`: OptimizerGroup's, by parameter of the unit.
 std::vector<OptimizerRun> optimizer_runs(const plan::Plan& plan, std::size_t unit, std::size_t rank,
                                          const Optimizer& optimizer, const std::vector<std::int64_t>& begun);
 

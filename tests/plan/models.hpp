@@ -291,10 +291,30 @@ inline const std::vector<MeshShape>& further_meshes() {
   return meshes;
 }
 
+// The optimizer sees some tensors whole. Units differ in what it brings for each element, so that there are three
+// groups, of two units, one and one, and a unit of which it sees none stands between them.
+inline Model whole_model() {
+  Model model = chain_model(5);
+  model.name = "whole tensors";
+  const auto want = [&](std::size_t unit, std::size_t parameter, std::uint64_t cost) {
+    model.units[unit].parameters[parameter].whole = WholeSpec{.workspace = Bytes(cost * 3), .cost = cost};
+    model.units[unit].whole_type = DType::bf16;
+  };
+  want(0, 0, 100);
+  want(0, 1, 7);
+  want(2, 0, 60);
+  want(2, 1, 60);
+  want(3, 0, 5);
+  want(4, 0, 900);
+  model.units[3].whole_type = DType::fp32;
+  model.units[3].whole_planes = 2;
+  return model;
+}
+
 inline std::vector<Model> all_models() {
   return {chain_model(1), chain_model(2),      chain_model(3),        chain_model(5),     chain_model(8),
           tied_model(),   recompute_model(),   no_evaluation_model(), empty_unit_model(), adversarial_model(),
-          nested_model(), recomputing_model(), collecting_model(),    experts_model()};
+          nested_model(), recomputing_model(), collecting_model(),    experts_model(),    whole_model()};
 }
 
 // Units in programs that all go through the whole chain, each of which trains some of it.

@@ -29,5 +29,6 @@ std::vector<MutantClass> range_mutants();       // sizes and shards
 std::vector<MutantClass> slot_mutants();        // releases, slots, addresses
 std::vector<MutantClass> collective_mutants();  // ranks that disagree
 std::vector<MutantClass> group_mutants();       // collectives of several units
+std::vector<MutantClass> whole_mutants();       // tensors that an optimizer sees whole
 
 }  // namespace tessera::plan

@@ -9,7 +9,10 @@ namespace tessera::plan {
 
 namespace {
 
-bool is_group(const Operation& operation) { return is_collective(operation.kind) && operation.accesses.size() > 2; }
+bool is_group(const Operation& operation) {
+  return is_collective(operation.kind) && operation.kind != OperationKind::redistribute &&
+         operation.accesses.size() > 2;
+}
 
 // A sum that one rank alone forms, of what stands in its place already, changes nothing.
 bool is_idle(const Operation& operation, std::size_t pair) {

@@ -123,6 +123,12 @@ std::vector<Subject> subjects() {
        .outer_every = 2,
        .offload = {.optimizer = MemorySpace::host, .masters = MemorySpace::host}});
   for (const Strategy strategy : all_strategies) {
+    add(result, whole_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
+    add(result, whole_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .micro_batches = 2});
+  }
+  add(result, whole_model(), {.precision = bf16_mixed, .ranks = 1});
+  add(result, whole_model(), {.strategy = Strategy::hsdp, .ranks = 4, .replicas = 2, .outer_every = 2});
+  for (const Strategy strategy : all_strategies) {
     add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .granules = 7});
     add(result, tied_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .granules = 12});
@@ -247,6 +253,7 @@ TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   judge_all(slot_mutants(), plans);
   judge_all(collective_mutants(), plans);
   judge_all(group_mutants(), plans);
+  judge_all(whole_mutants(), plans);
   MESSAGE(fmt::format("{} plans, ranges on {}\n{}", plans.size(), small_subjects(plans).size(), score.table()));
 }
 

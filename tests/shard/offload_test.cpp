@@ -61,7 +61,7 @@ Run of_16_bits() {
   return run;
 }
 
-std::unique_ptr<tessera::Optimizer> sgd() { return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
+std::unique_ptr<tessera::Optimizer> sgd(float) { return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
 
 TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
   check<float>(Run{}, {states_alone});

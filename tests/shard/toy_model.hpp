@@ -107,14 +107,14 @@ struct Run {
   std::vector<std::size_t> widths = {5, 13, 131, 7, 3};  // divide by nothing
   float clip = 0.5f;
   int evaluate_every = 0;
-  int first_rank = 0;                          // whose samples rank 0 takes, the others' following
-  std::set<int> overflows = {};                // steps in which the last rank's gradient is infinite
-  std::vector<tessera::Precision> precisions;  // of the units, in turn; none: the model's
-  std::set<std::size_t> frozen = {};           // layers whose weight (even ones) or all of which (odd ones) is frozen
-  std::set<std::size_t> in_replica = {};       // layers that each replica has of its own
-  std::set<std::size_t> offloaded = {};        // layers whose optimizer's states stand in the host's memory
-  std::function<std::unique_ptr<tessera::Optimizer>()> optimizer = nullptr;  // in place of AdamW
-  bool rounds = true;  // whether the optimizer writes parameters of 16 bits, too
+  int first_rank = 0;                               // whose samples rank 0 takes, the others' following
+  std::set<int> overflows = {};                     // steps in which the last rank's gradient is infinite
+  std::vector<tessera::Precision> precisions = {};  // of the units, in turn; none: the model's
+  std::set<std::size_t> frozen = {};      // layers whose weight (even ones) or all of which (odd ones) is frozen
+  std::set<std::size_t> in_replica = {};  // layers that each replica has of its own
+  std::set<std::size_t> offloaded = {};   // layers whose optimizer's states stand in the host's memory
+  bool rounds = true;                     // whether the optimizer writes parameters of 16 bits, too
+  std::function<std::unique_ptr<tessera::Optimizer>(float clip)> optimizer = {};  // none: AdamW
 };
 
 struct Result {
@@ -226,8 +226,9 @@ Result train(const Run& run) {
     tessera::FullyShard model(world, run.options);
     add_layers(model, layers, run);
     const tessera::AdamW adamw{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip};
-    const auto other = [&] { return run.optimizer ? run.optimizer() : std::make_unique<Unrounded>(adamw); };
-    model.finalize(run.rounds && !run.optimizer ? std::unique_ptr<tessera::Optimizer>(adamw) : other());
+    model.finalize(run.optimizer ? run.optimizer(run.clip)
+                   : run.rounds  ? std::unique_ptr<tessera::Optimizer>(adamw)
+                                 : std::make_unique<Unrounded>(adamw));
 
     const std::size_t micro_batches = run.options.micro_batches;
     std::vector<Values> inputs(micro_batches), targets(micro_batches), dys(micro_batches);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "machine/collective_seconds.hpp"
 #include "tessera/base/error.hpp"
@@ -37,6 +38,11 @@ double moved_bytes(const Operation& operation) {
 // Pairs of a shard and the whole. Beside the result of a window's sum may stand what it was rounded from.
 double whole_bytes(const Operation& operation) {
   if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
+  if (operation.kind == OperationKind::redistribute) {
+    // Room for the owner with the most stands on one side, and what this rank has of all tensors on the other.
+    const bool gathers = operation.goes_to_owners();
+    return static_cast<double>((gathers ? operation.accesses.back() : operation.accesses.front()).range.size.count());
+  }
   if (operation.kind == OperationKind::collective && sums(operation.collective_kind))
     return static_cast<double>(operation.source().range.size.count());
   double bytes = 0;
@@ -160,6 +166,22 @@ double DurationModel::memory_seconds(const Operation& operation) const {
   return traced_bytes(operation) * measured->second * memory_rate(bytes, profiled_ranks_) / rate;
 }
 
+// Ranks wait for the owner that takes longest. What an optimizer does with whole tensors is products, of which Muon has
+// 15 for each.
+double DurationModel::transform_seconds(const Operation& operation) const {
+  constexpr double products = 15;
+  std::map<std::size_t, double> by_owner;
+  for (const plan::WholeTensor& tensor : plan_.whole_groups[operation.whole_group].tensors) {
+    const plan::UnitSpec& unit = plan_.units[tensor.unit];
+    const auto flops = static_cast<double>(unit.parameters[tensor.parameter].whole->cost);
+    const Product each{.flops = flops / products};
+    by_owner[tensor.owner] += flops / rate_of(each, unit.whole_type).at(each.flops);
+  }
+  double longest = 0;
+  for (const auto& [owner, seconds] : by_owner) longest = std::max(longest, seconds);
+  return longest * computing_time(plan_.options.ranks);
+}
+
 double DurationModel::seconds(const Operation& operation) const {
   if (operation.kind == OperationKind::window) {
     const auto known = windows_.find(&operation);
@@ -169,6 +191,7 @@ double DurationModel::seconds(const Operation& operation) const {
   if (operation.kind == OperationKind::transfer && !machine_.to_host.empty()) {
     return whole_bytes(operation) / machine_.to_host.at(whole_bytes(operation));
   }
+  if (operation.kind == OperationKind::transform) return transform_seconds(operation);
   if (!is_collective(operation.kind)) return memory_seconds(operation);
   if (operation.group.empty()) return memory_seconds(operation);
   const auto seconds_of = [&](bool sums) {

@@ -36,7 +36,15 @@ std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
 
 // Accesses come in pairs, a shard and the whole, one pair for each unit. Beside the result of a window's sum may stand
 // what it was rounded from.
-Bytes whole_size(const plan::Operation& operation) {
+Bytes whole_size(const plan::Plan& plan, const plan::Operation& operation) {
+  if (operation.kind == plan::OperationKind::redistribute) {
+    // What a gather has of which a rank sends as much.
+    const plan::WholeGroup& group = plan.whole_groups[operation.whole_group];
+    const std::size_t ranks = plan.mesh.size(group.axes);
+    const auto transfers =
+        operation.goes_to_owners() ? transfers_to_owners(plan, group) : transfers_from_owners(plan, group);
+    return Bytes(bytes_sent(plan, group, transfers).count() * ranks / (ranks - 1));
+  }
   if (operation.kind == plan::OperationKind::collective && sums(operation.collective_kind))
     return operation.source().range.size;
   Bytes size;
@@ -96,7 +104,7 @@ Traffic traffic(const plan::Plan& plan) {
       group = operation.group;
       const bool twice = operation.kind == plan::OperationKind::collective &&
                          operation.collective_kind == plan::CollectiveKind::all_reduce;
-      sizes[whole_size(operation)] += twice ? 2 * times : times;  // a sum, and what it came to for all
+      sizes[whole_size(plan, operation)] += twice ? 2 * times : times;  // a sum, and what it came to for all
     }
   }
   for (const auto& [key, of_group] : kinds) {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,11 +29,19 @@ namespace tessera::plan {
 
 inline constexpr std::size_t alignment_elements = 128;
 
+// An optimizer sees a tensor whole (whole.hpp), for which the rank that has it needs this.
+struct WholeSpec {
+  Bytes workspace{};       // beside the tensor
+  std::uint64_t cost = 0;  // floating-point operations, by which ranks share the work
+  friend bool operator==(const WholeSpec&, const WholeSpec&) = default;
+};
+
 struct ParameterSpec {
   std::string name;  // full name, unique in the model
   Shape shape;
   bool optional = false;
   bool frozen = false;
+  std::optional<WholeSpec> whole = std::nullopt;
 };
 
 // State that is not trained: whole and fp32 on every rank.
@@ -101,6 +110,9 @@ struct UnitSpec {
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};
+  // What travels of tensors that the optimizer sees whole has this type, and so many values for each element.
+  DType whole_type = DType::fp32;
+  std::size_t whole_planes = 1;
   std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number
 };
 

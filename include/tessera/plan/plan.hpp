@@ -17,6 +17,7 @@
 #include "tessera/plan/layout.hpp"
 #include "tessera/plan/program.hpp"
 #include "tessera/plan/strategy.hpp"
+#include "tessera/plan/whole.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -32,7 +33,8 @@ enum class Category {
   accumulation,     // whole fp32 gradients that add up on the rank
   parameter_slots,  // gathered parameters; units take turns
   gradient_slots,   // unreduced gradients; units take turns
-  staging,          // gradients in a type of their own in which they travel; what updates have of the host's memory
+  staging,          // what is there for a moment: gradients in the type in which they travel, where that is another
+                    // than they are written in; states that the host keeps; tensors that an optimizer sees whole
   buffers,          // state that is not trained
   activations,      // what the user's layers keep, in a block that they divide up themselves
   scalars,          // norms, step count, flags
@@ -71,11 +73,15 @@ enum class Role {
   untrained,       // BufferSpecs one after the other, each aligned as parameters are
   state_slot,      // of states that stand in the host's memory: where an update has them
   master_slot,     // the same of masters, frozen ones too; what is made from masters is made from it
+  direction,       // in an update, several: what this rank's shares bring to tensors that are seen whole; and in the
+                   // first what comes back
+  whole,           // of a group of units, its first one's: the tensors that this rank owns
+  workspace,       // likewise: of the optimizer, beside them
   scalars,         // of a program: kernels::StepScalars
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 18;
+inline constexpr std::size_t role_count = 21;
 std::string_view to_string(Role role);
 
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
@@ -115,7 +121,7 @@ struct Access {
   // finds.
   std::size_t tenant;
   Role role;
-  std::size_t state = 0;  // of states and their slots: which
+  std::size_t state = 0;  // of states and their slots, and of directions: which
 };
 
 // ---- order ----
@@ -158,7 +164,11 @@ enum class OperationKind {
   weigh,             // what this rank brings to the mean: its micro-batches, a weight, or nothing
   gather_norms,      // everybody's partial norms and weights
   begin_update,      // norm, clip factor, skip flag, step count
-  optimize,      // my masters and states; what is kept of the parameters in 16 bits, where it has the masters' shape
+  optimize,      // my masters and states; what is kept of the parameters in 16 bits, where it has the masters' shape;
+                 // and the directions of tensors that are seen whole, whose masters wait for `apply`
+  redistribute,  // directions to the owners of tensors, or back (WholeGroup)
+  transform,     // tensors that this rank owns, by the optimizer
+  apply,         // what came back, to my masters; what is kept of the parameters, as by `optimize`
   outer_update,  // my shard of the masters, from the replicas' mean and the anchor
   release,       // a slot is given back
   broadcast,     // buffers, from rank 0
@@ -168,11 +178,12 @@ std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
   return kind == OperationKind::all_gather || kind == OperationKind::reduce_scatter ||
          kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
-         kind == OperationKind::broadcast || kind == OperationKind::collective;
+         kind == OperationKind::broadcast || kind == OperationKind::collective || kind == OperationKind::redistribute;
 }
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
 inline constexpr std::size_t no_collective = static_cast<std::size_t>(-1);
+inline constexpr std::size_t no_group = static_cast<std::size_t>(-1);
 
 // The reduction of a bucket, and the gathering of its sums, name several units: pairs of accesses, source and target,
 // one for each. `unit` is the first.
@@ -187,8 +198,9 @@ struct Operation {
   bool resumes = false;                     // of kind window: one that was open before (WindowUse, or a collective)
   std::size_t collective = no_collective;   // of kind collective: in the list of the unit
   CollectiveKind collective_kind = CollectiveKind::all_gather;  // of kind collective
-  bool add = false;          // accumulate, reduce_scatter: add to the target instead of replacing it
-  bool continues = false;    // reduce_scatter that adds: rank after rank to the target, not the ranks' sum
+  std::size_t whole_group = no_group;  // of kinds redistribute and transform: in Plan::whole_groups
+  bool add = false;                    // accumulate, reduce_scatter: add to the target instead of replacing it
+  bool continues = false;              // reduce_scatter that adds: rank after rank to the target, not the ranks' sum
   std::size_t divisor = 1;   // reduce_scatter: ranks × micro-batches once, in the last reduction of all (the update
                              // puts right what ranks brought other than that); of masters: replicas
   DType wire = DType::fp32;  // reduce_scatter: dtype of what is read
@@ -196,6 +208,8 @@ struct Operation {
   // The operand of a role, which is read, written or both; throws InternalError where there is none.
   const Access& operand(Role role) const;
   const Access* find(AccessMode mode) const;  // the first of a mode; null where there is none
+  // Of kind redistribute: to owners, or else back.
+  bool goes_to_owners() const { return accesses.back().role == Role::whole; }
   bool passes_message() const { return kind == OperationKind::collective && is_message(collective_kind); }
   // Collectives and casts move from a source to a target, one pair for each unit.
   std::size_t moves() const { return accesses.size() / 2; }
@@ -277,6 +291,7 @@ class UnitBuffers {
  public:
   std::vector<Content> states;
   std::vector<Content> state_slots;  // empty where states stand in the device's memory
+  std::vector<Content> directions;   // empty where the optimizer sees no tensor whole
 
   const Content& operator[](Role role) const { return contents_[static_cast<std::size_t>(role)]; }
   Content& operator[](Role role) { return contents_[static_cast<std::size_t>(role)]; }
@@ -285,6 +300,7 @@ class UnitBuffers {
   bool are_offloaded() const { return !state_slots.empty() || (*this)[Role::master_slot].exists(); }
   const Content& of(const Access& access) const {
     if (access.role == Role::state) return states.at(access.state);
+    if (access.role == Role::direction) return directions.at(access.state);
     return access.role == Role::state_slot ? state_slots.at(access.state) : (*this)[access.role];
   }
 
@@ -319,6 +335,7 @@ struct Plan {
   std::vector<std::size_t> trainers;          // by unit: the program that trains it, or no_program
   std::vector<std::size_t> norm_columns;      // by unit: its place among those that its program trains, or no_unit
   std::vector<std::size_t> backward_windows;  // by unit: how many of them a micro-batch of that program has
+  std::vector<WholeGroup> whole_groups;       // in the order of updates
 
   std::vector<Segment> segments;
   std::vector<EventPoint> events;

@@ -1,5 +1,6 @@
 // The runtime needs to know this of an optimizer. AdamW and Sgd (optim/) are two; users may bring their own. An
-// optimizer works elementwise on fp32 shards, so that every strategy gives the same bits.
+// optimizer works elementwise on fp32 shards, so that every strategy gives the same bits; what cannot, because it has
+// to see a tensor whole, says so (whole_tensors.hpp).
 #pragma once
 
 #include <cstddef>
@@ -69,7 +70,11 @@ struct OptimizerRun {
   std::size_t count;
   float learning_rate_scale;  // times the learning rate of the step
   OptimizerGroup group;       // all but that rate
+  // The unit's parameter that it is of, where the optimizer sees that whole; none where update() does it all.
+  std::optional<std::size_t> whole = std::nullopt;
 };
+
+class WholeTensors;
 
 // Updates all runs of a unit at once (Optimizer::prepare()).
 class UnitUpdate {
@@ -115,7 +120,10 @@ class Optimizer {
                       const kernels::StepScalars* scalars) const = 0;
   // For optimizers that have less to launch when they know all runs of a unit: called once, and what it returns is
   // asked in every step in place of update(), for the same bits. Null: update() is called for each run.
+  // Units of which it sees a tensor whole are not prepared.
   virtual std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> /*runs*/) const { return nullptr; }
+  // Of an optimizer that wants to see tensors whole: what it does with them. It lives as long as the optimizer.
+  virtual const WholeTensors* whole_tensors() const { return nullptr; }
 };
 
 }  // namespace tessera

@@ -1,0 +1,92 @@
+// Updates of tensors that the optimizer sees whole: what travels, what owners do, and what comes of it.
+#include "shard/operations.hpp"
+#include "tessera/kernels/elementwise.hpp"
+#include "tessera/shard/whole_tensors.hpp"
+
+namespace tessera {
+
+using plan::Access;
+using plan::Operation;
+
+namespace {
+
+kernels::Source after(const kernels::Source& source, std::size_t elements) {
+  return {static_cast<const std::byte*>(source.data) + (size_of(source.type) * elements).count(), source.type};
+}
+
+}  // namespace
+
+void note_whole_tensors(plan::UnitSpec& unit, const WholeTensors* optimizer, DeviceKind device) {
+  if (optimizer == nullptr) return;
+  unit.whole_type = optimizer->type();
+  unit.whole_planes = optimizer->planes();
+  for (plan::ParameterSpec& parameter : unit.parameters) {
+    if (element_count(parameter.shape) == 0) continue;
+    parameter.whole = optimizer->wants(parameter.name, parameter.shape, device);
+  }
+}
+
+void Operations::find_owned_tensors() {
+  directions_.resize(units_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    for (const plan::Content& each : plan_.unit_buffers[unit].directions) {
+      directions_[unit].push_back({nullptr, each.type});
+    }
+  }
+  for (const plan::WholeGroup& group : plan_.whole_groups) {
+    std::vector<OwnedTensor>& owned = owned_tensors_.emplace_back();
+    const plan::UnitBuffers& buffers = plan_.unit_buffers[group.units.front()];
+    const std::size_t mine = plan_.mesh.index_of(group.axes, plan_.mesh.place_of(rank_));
+    for (const plan::WholeTensor& tensor : group.tensors) {
+      if (tensor.owner != mine) continue;
+      OwnedTensor& here = owned.emplace_back(OwnedTensor{
+          optimizer_of(tensor.unit).whole_tensors(), units_[tensor.unit]->parameters()[tensor.parameter], {}, nullptr});
+      if (buffers[plan::Role::workspace].exists()) here.workspace = base(buffers[plan::Role::workspace].buffer);
+      Bytes place = tensor.offset;
+      for (std::size_t plane = 0; plane < plan_.units[tensor.unit].whole_planes; ++plane) {
+        const plan::Content& whole = buffers[plan::Role::whole];
+        here.planes.push_back({base(whole.buffer) + place.count(), whole.type});
+        place += plan::whole_plane(plan_, tensor);
+      }
+    }
+  }
+}
+
+// A rank that has the units for itself copies.
+void Operations::redistribute(const Operation& operation, const Call& call, Stream& on) {
+  std::byte* const data = memory_.device();
+  if (!operation.group.empty()) {
+    return communicator_of(operation).redistribute(
+        on, {.data = data, .transfers = call.transfers, .label = plan_.units[operation.unit].name});
+  }
+  for (const Transfer& each : call.transfers) {
+    kernels::copy(on, data + each.target.count(), data + each.source.count(), each.size);
+  }
+}
+
+void Operations::transform(const Operation& operation, Stream& on) {
+  for (const OwnedTensor& each : owned_tensors_[operation.whole_group]) {
+    each.optimizer->transform(on, {each.parameter->name(), each.parameter->shape(), each.planes, each.workspace});
+  }
+}
+
+void Operations::apply(const Operation& operation, Stream& on) {
+  const std::size_t unit = operation.unit;
+  const Access& master = operation.operand(plan::Role::master);
+  const kernels::Source direction = source(operation.operand(plan::Role::direction));
+  const WholeTensors& steps = *optimizer_of(unit).whole_tensors();
+  for (const OptimizerRun& run : runs_[unit]) {
+    if (!run.whole) continue;
+    steps.apply(on,
+                {.master = floats(master) + run.first,
+                 .direction = after(direction, run.first),
+                 .count = run.count,
+                 .shape = units_[unit]->parameters()[*run.whole]->shape()},
+                settings_of(unit, run), scalars_at(operation));
+  }
+  if (const Access* const rounded = operation.find(plan::AccessMode::write); rounded != nullptr) {
+    kernels::cast(on, target(*rounded), source(master), elements(master));
+  }
+}
+
+}  // namespace tessera
