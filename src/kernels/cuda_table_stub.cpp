@@ -21,6 +21,10 @@ void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size
 void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
 void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScalars*) { refuse(); }
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
+void muon_direction(void*, const MuonSpans&, const MuonSettings&, const StepScalars*) { refuse(); }
+void muon_apply(void*, float*, const bf16*, std::size_t, const MuonStep&, const StepScalars*) { refuse(); }
+void divide_by_norm(void*, bf16*, std::size_t, const double*, float) { refuse(); }
+void combine(void*, const Combination&) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
 void set_part(void*, StepPart*, const StepPart&) { refuse(); }
 void set_weights(void*, double*, const FewWeights&) { refuse(); }

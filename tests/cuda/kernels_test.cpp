@@ -4,6 +4,7 @@
 
 #include "device_data.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/reduce.hpp"
@@ -331,6 +332,48 @@ TEST_CASE("cuda: outer updates have the CPU's bits") {
       kernels::outer_update(on, {master, anchor, momentum, mean, count}, {.learning_rate = 0.7f, .momentum = 0.9f});
     };
     CHECK(differences(on_device(count, shift, update), on_host(count, update)) == 0);
+  });
+}
+
+TEST_CASE("cuda: Muon's elementwise parts have the CPU's bits") {
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  Stream host = host_stream(), stream = cuda_stream();
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    const std::vector<bf16> x = rounded<bf16>(numbers_and_patterns(count, 41)), y = rounded<bf16>(numbers(count, 42));
+    for (const bool nesterov : {false, true}) {
+      DeviceBuffer<bf16> direction(x, shift);
+      std::vector<bf16> expected = x;
+      const auto direct = [&](bf16* to, const kernels::StepScalars* step) {
+        return [=](Stream& on, float*, float* momentum, float*, const float* gradient) {
+          kernels::muon_direction(on, {momentum, gradient, to, count}, {.momentum = 0.95f, .nesterov = nesterov}, step);
+        };
+      };
+      CHECK(differences(on_device(count, shift, direct(direction.data(), on_gpu.get())),
+                        on_host(count, direct(expected.data(), &scalars))) == 0);
+      CHECK(bit_differences(direction.values(), expected) == 0);
+      CHECK(direction.guards_intact());
+    }
+    DeviceBuffer<bf16> first(x, shift), second(y, shift), to(count, shift);
+    const auto apply = [&](const bf16* direction, const kernels::StepScalars* step) {
+      return [=](Stream& on, float* master, float*, float*, const float*) {
+        kernels::muon_apply(on, master, direction, count,
+                            {.learning_rate = 0.02f, .scale = 1.75f, .weight_decay = 0.1f}, step);
+      };
+    };
+    CHECK(differences(on_device(count, shift, apply(first.data(), on_gpu.get())),
+                      on_host(count, apply(x.data(), &scalars))) == 0);
+    std::vector<bf16> combined(count), divided = y;
+    kernels::combine(stream, {to.data(), 3.4445f, first.data(), -4.775f, second.data(), count});
+    kernels::combine(host, {combined.data(), 3.4445f, x.data(), -4.775f, y.data(), count});
+    const double squares[] = {2.0};
+    DeviceBuffer<double> norm(std::vector<double>(squares, squares + 1));
+    kernels::divide_by_norm(stream, second.data(), count, norm.data(), 1e-7f);
+    kernels::divide_by_norm(host, divided.data(), count, squares, 1e-7f);
+    stream.synchronize();
+    CHECK(bit_differences(to.values(), combined) == 0);
+    CHECK(bit_differences(second.values(), divided) == 0);
+    CHECK((to.guards_intact() && second.guards_intact()));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tessera/comm/start.hpp"
+#include "tessera/nn/muon.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/command_line.hpp"
@@ -138,10 +139,13 @@ void add_optimizer_options(CommandLine& line, RunOptions& options) {
   line.group("Optimizer");
   line.choice(
       "--optimizer",
-      {choose("adamw", options.optimizer, OptimizerKind::adamw), choose("sgd", options.optimizer, OptimizerKind::sgd)},
-      fmt::format("sgd has momentum {} [adamw]", sgd_momentum));
+      {choose("adamw", options.optimizer, OptimizerKind::adamw), choose("sgd", options.optimizer, OptimizerKind::sgd),
+       choose("muon", options.optimizer, OptimizerKind::muon)},
+      fmt::format("sgd has momentum {}; muon orthogonalises the momentum of matrices, and leaves embeddings, heads and "
+                  "vectors to adamw [adamw]",
+                  sgd_momentum));
   line.real("--lr", options.learning_rate, {0, 1000},
-            fmt::format("Learning rate after the warm-up, {} [adamw: {}, sgd: {}]", options.learning_rate_use,
+            fmt::format("Learning rate after the warm-up, {} [adamw and muon: {}, sgd: {}]", options.learning_rate_use,
                         options.adamw_learning_rate, options.sgd_learning_rate));
   line.real("--min-lr", options.min_learning_rate, {0, 1000}, "Learning rate at the end of the cosine");
   line.whole("--warmup", options.warmup, {0, most_steps},
@@ -427,8 +431,8 @@ RunLength run_length(const RunOptions& options, std::size_t steps_per_epoch, std
 }
 
 double learning_rate(const RunOptions& options) {
-  return options.learning_rate.value_or(options.optimizer == OptimizerKind::adamw ? options.adamw_learning_rate
-                                                                                  : options.sgd_learning_rate);
+  return options.learning_rate.value_or(options.optimizer == OptimizerKind::sgd ? options.sgd_learning_rate
+                                                                                : options.adamw_learning_rate);
 }
 
 bool shards_parameters(const RunOptions& options) { return !options.strategy.sharding.parameters.empty(); }
@@ -533,11 +537,16 @@ std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options) {
   if (options.optimizer == OptimizerKind::adamw) {
     return tessera::AdamW{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
   }
+  if (options.optimizer == OptimizerKind::muon) {
+    return tessera::nn::Muon{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+  }
   return tessera::Sgd{
       .learning_rate = rate, .momentum = sgd_momentum, .weight_decay = decay, .clip_norm = clip, .groups = groups};
 }
 
-std::string_view to_string(OptimizerKind kind) { return kind == OptimizerKind::adamw ? "adamw" : "sgd"; }
+std::string_view to_string(OptimizerKind kind) {
+  return kind == OptimizerKind::adamw ? "adamw" : kind == OptimizerKind::sgd ? "sgd" : "muon";
+}
 
 void add_device_options(CommandLine& line, RunOptions& options) {
   line.choice("--device",

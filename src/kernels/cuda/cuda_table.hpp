@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/kernel_table.hpp"
+#include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
@@ -34,6 +35,12 @@ void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs
 void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, float learning_rate,
          const StepScalars* scalars);
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings);
+
+void muon_direction(void* native, const MuonSpans& spans, const MuonSettings& settings, const StepScalars* scalars);
+void muon_apply(void* native, float* master, const bf16* direction, std::size_t count, const MuonStep& step,
+                const StepScalars* scalars);
+void divide_by_norm(void* native, bf16* x, std::size_t count, const double* squares, float least);
+void combine(void* native, const Combination& of);
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);
 void set_part(void* native, StepPart* part, const StepPart& value);

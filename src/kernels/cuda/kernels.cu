@@ -234,8 +234,8 @@ void sum_of_squares(void* native, const NormArguments& a, double* lanes, double*
   launch(native, {.threads = pairs < 1024 ? pairs : 1024}, add_lanes, lanes, used, result);
 }
 
-// ---- the exact sum of squares (kernels/exact_squares.hpp). Each thread cuts its own packs into bins of its own; what threads
-// and blocks have add up in any order ----
+// ---- the exact sum of squares (kernels/exact_squares.hpp). Each thread cuts its own packs into bins of its own; what
+// threads and blocks have add up in any order ----
 
 namespace {
 
@@ -692,6 +692,125 @@ void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, floa
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings) {
   const bool packs = all_packed(spans.master, spans.anchor, spans.momentum_buffer, spans.mean);
   run(native, OuterElements{spans, settings}, spans.count, packs);
+}
+
+// ---- Muon's elementwise parts ----
+
+namespace {
+
+using Halves = View<Format::bf16>;
+
+Halves halves(const bf16* data) { return view<Format::bf16>(data); }
+bool halves_packed(const bf16* data) { return packed<Format::bf16>(data); }
+
+struct MuonDirectionElements {
+  View<Format::fp32> momentum;
+  View<Format::fp32> gradient;
+  Halves direction;
+  MuonSettings settings;
+  const StepScalars* scalars;
+
+  __device__ float update(float& m, float gradient_element) const {
+    const float rest = 1.0f - settings.momentum;
+    const float g = gradient_element * scalars->gradient_factor;
+    m = m + rest * (g - m);
+    return settings.nesterov ? m + rest * (g - m) : m;
+  }
+  __device__ void packed(std::size_t i) const {
+    if (scalars->skip != 0) return;
+    float m[pack], g[pack];
+    momentum.get(i, m);
+    gradient.get(i, g);
+    for (std::size_t k = 0; k < pack; ++k) g[k] = update(m[k], g[k]);
+    momentum.set(i, m);
+    direction.set(i, g);
+  }
+  __device__ void single(std::size_t i) const {
+    if (scalars->skip != 0) return;
+    float m = momentum.get(i);
+    direction.set(i, update(m, gradient.get(i)));
+    momentum.set(i, m);
+  }
+};
+
+struct MuonApplyElements {
+  View<Format::fp32> master;
+  Halves direction;
+  MuonStep step;
+  const StepScalars* scalars;
+
+  __device__ float update(float weight, float d) const {
+    const float kept = weight * (1.0f - step.learning_rate * step.weight_decay);
+    return kept - (step.learning_rate * step.scale) * d;
+  }
+  __device__ void packed(std::size_t i) const {
+    if (scalars->skip != 0) return;
+    float weights[pack], d[pack];
+    master.get(i, weights);
+    direction.get(i, d);
+    for (std::size_t k = 0; k < pack; ++k) weights[k] = update(weights[k], d[k]);
+    master.set(i, weights);
+  }
+  __device__ void single(std::size_t i) const {
+    if (scalars->skip == 0) master.set(i, update(master.get(i), direction.get(i)));
+  }
+};
+
+struct DivideByNorm {
+  Halves x;
+  const double* squares;
+  float least;
+
+  __device__ float norm() const {
+    const float of = static_cast<float>(sqrt(*squares));
+    return of < least ? least : of;
+  }
+  __device__ void packed(std::size_t i) const {
+    float values[pack];
+    x.get(i, values);
+    for (std::size_t k = 0; k < pack; ++k) values[k] = values[k] / norm();
+    x.set(i, values);
+  }
+  __device__ void single(std::size_t i) const { x.set(i, x.get(i) / norm()); }
+};
+
+struct CombineElements {
+  Halves to, x, y;
+  float a, b;
+
+  __device__ void packed(std::size_t i) const {
+    float first[pack], second[pack];
+    x.get(i, first);
+    y.get(i, second);
+    for (std::size_t k = 0; k < pack; ++k) first[k] = a * first[k] + b * second[k];
+    to.set(i, first);
+  }
+  __device__ void single(std::size_t i) const { to.set(i, a * x.get(i) + b * y.get(i)); }
+};
+
+}  // namespace
+
+void muon_direction(void* native, const MuonSpans& spans, const MuonSettings& settings, const StepScalars* scalars) {
+  const bool packs = all_packed(spans.momentum, spans.gradient) && halves_packed(spans.direction);
+  run(native,
+      MuonDirectionElements{
+          {spans.momentum}, view<Format::fp32>(spans.gradient), halves(spans.direction), settings, scalars},
+      spans.count, packs);
+}
+
+void muon_apply(void* native, float* master, const bf16* direction, std::size_t count, const MuonStep& step,
+                const StepScalars* scalars) {
+  const bool packs = all_packed(master) && halves_packed(direction);
+  run(native, MuonApplyElements{{master}, halves(direction), step, scalars}, count, packs);
+}
+
+void divide_by_norm(void* native, bf16* x, std::size_t count, const double* squares, float least) {
+  run(native, DivideByNorm{halves(x), squares, least}, count, halves_packed(x));
+}
+
+void combine(void* native, const Combination& of) {
+  const bool packs = halves_packed(of.to) && halves_packed(of.x) && halves_packed(of.y);
+  run(native, CombineElements{halves(of.to), halves(of.x), halves(of.y), of.a, of.b}, of.count, packs);
 }
 
 // ---- the step's scalars: one thread decides, so that there is one order ----

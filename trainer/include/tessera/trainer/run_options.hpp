@@ -21,7 +21,7 @@
 
 namespace tessera::trainer {
 
-enum class OptimizerKind { adamw, sgd };
+enum class OptimizerKind { adamw, sgd, muon };
 
 // The command line's options of a simulation stand here.
 struct Simulation {
