@@ -25,7 +25,7 @@ std::string name_of_byte(const Plan& plan, const WholeTensor& tensor, std::size_
   return plan.units[tensor.unit].parameters[tensor.parameter].name + fmt::format(" plane {} byte {}", plane, byte);
 }
 
-// What a rank holds of the directions of a group.
+// The directions of a group that a rank holds.
 Memory shares_of(const Plan& plan, const WholeGroup& group, std::size_t rank, std::size_t planes) {
   Memory memory;
   for (const WholeTensor& tensor : group.tensors) {

@@ -38,7 +38,7 @@ std::size_t runs_per_step(plan::SegmentKind kind, std::size_t micro_batches) {
 // what it was rounded from.
 Bytes whole_size(const plan::Plan& plan, const plan::Operation& operation) {
   if (operation.kind == plan::OperationKind::redistribute) {
-    // What a gather has of which a rank sends as much.
+    // A gather of this size sends as much.
     const plan::WholeGroup& group = plan.whole_groups[operation.whole_group];
     const std::size_t ranks = plan.mesh.size(group.axes);
     const auto transfers =

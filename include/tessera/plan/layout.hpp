@@ -110,7 +110,7 @@ struct UnitSpec {
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};
-  // What travels of tensors that the optimizer sees whole has this type, and so many values for each element.
+  // Tensors that the optimizer sees whole travel in this type, with so many values for each element.
   DType whole_type = DType::fp32;
   std::size_t whole_planes = 1;
   std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number

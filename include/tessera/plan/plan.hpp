@@ -208,7 +208,7 @@ struct Operation {
   // The operand of a role, which is read, written or both; throws InternalError where there is none.
   const Access& operand(Role role) const;
   const Access* find(AccessMode mode) const;  // the first of a mode; null where there is none
-  // Of kind redistribute: to owners, or else back.
+  // A redistribution goes to owners, or else back.
   bool goes_to_owners() const { return accesses.back().role == Role::whole; }
   bool passes_message() const { return kind == OperationKind::collective && is_message(collective_kind); }
   // Collectives and casts move from a source to a target, one pair for each unit.

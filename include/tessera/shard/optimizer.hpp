@@ -122,7 +122,7 @@ class Optimizer {
   // asked in every step in place of update(), for the same bits. Null: update() is called for each run.
   // Units of which it sees a tensor whole are not prepared.
   virtual std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> /*runs*/) const { return nullptr; }
-  // Of an optimizer that wants to see tensors whole: what it does with them. It lives as long as the optimizer.
+  // An optimizer that wants to see tensors whole says here what it does with them. It lives as long as the optimizer.
   virtual const WholeTensors* whole_tensors() const { return nullptr; }
 };
 

@@ -22,7 +22,7 @@
 
 namespace tessera::nn {
 
-// By which an update of a matrix is scaled beside its learning rate, so that one rate serves matrices of all shapes.
+// An update of a matrix is scaled by this beside its learning rate, so that one rate serves matrices of all shapes.
 enum class MuonScale {
   rms_of_adamw,  // 0.2 sqrt(max(rows, columns)): updates are as large as AdamW's, whose learning rates fit (Liu et al.
                  // 2025)
