@@ -97,7 +97,7 @@ Traffic traffic(const plan::Plan& plan) {
     for (const plan::Operation& operation : segment.operations) {
       if (operation.kind == plan::OperationKind::transfer) {
         (operation.stream == plan::StreamId::fetch ? result.fetched : result.evicted) +=
-            Bytes((whole_size(operation) * times).count() / every);
+            Bytes((whole_size(plan, operation) * times).count() / every);
       }
       if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
       auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];
