@@ -127,7 +127,7 @@ std::vector<MutantClass> whole_mutants() {
           {"a whole tensor upon another", false, tensor_upon_another},
           {"a whole tensor beyond its room", false, tensor_beyond_the_room},
           {"a whole tensor left out", false, tensor_left_out},
-          {"a whole tensor tensor_twice", false, tensor_twice},
+          {"a whole tensor twice", false, tensor_twice},
           {"a step with whole tensors left out", false, step_left_out},
           {"a step with another group's tensors", false, another_groups},
           {"a step with another group's on one rank", true, another_groups},
