@@ -19,7 +19,7 @@ tessera::Bytes persistent(const plan::MemoryReport& memory) {
   return sum;
 }
 
-double persistent_per_parameter(plan::PlanOptions options, const std::vector<std::string>& optimizer_states) {
+double persistent_per_parameter(plan::PlanOptions options, const std::vector<plan::StateSpec>& optimizer_states) {
   const std::size_t elements = 4096 * options.ranks;  // every shard is whole, and fills its alignment
   plan::UnitSpec unit{"unit", {}};
   add_parameter(unit, "weight", {elements});

@@ -15,7 +15,8 @@ tessera::Bytes persistent(const tessera::plan::MemoryReport& memory);
 
 // The same for one trained parameter, without padding. Reads strategy, ranks, replicas, precision, micro_batches and
 // accumulation.
-double persistent_per_parameter(tessera::plan::PlanOptions options, const std::vector<std::string>& optimizer_states);
+double persistent_per_parameter(tessera::plan::PlanOptions options,
+                                const std::vector<tessera::plan::StateSpec>& optimizer_states);
 
 // Everything in half precision but the optimizer: 2 bytes for a parameter, 2 for its gradient, 12 for Adam's states.
 double zero_paper_per_parameter(const tessera::Strategy& strategy, std::size_t ranks, std::size_t replicas);

@@ -12,6 +12,7 @@ std::string_view to_string(DType type) {
     case DType::fp32: return "fp32";
     case DType::bf16: return "bf16";
     case DType::fp16: return "fp16";
+    case DType::u8: return "u8";
   }
   throw InternalError("an element type without a name");
 }

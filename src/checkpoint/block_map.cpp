@@ -56,11 +56,12 @@ Run BlockMap::run_at(const LaidTensor& tensor, std::size_t element) const {
     return {plan_.mesh.rank_at(first), &tensor, element, tensor.elements - element};
   }
   const plan::UnitLayout& layout = plan_.layouts[source.unit];
+  const std::size_t of_parameter = element * source.block;
   const plan::UnitLayout::Owned owned =
-      source.replica ? layout.owner(source.place, element, plan_.own(source.unit),
+      source.replica ? layout.owner(source.place, of_parameter, plan_.own(source.unit),
                                     plan_.mesh.place_at(plan_.apart(source.unit), *source.replica))
-                     : layout.owner(source.place, element);
-  return {owned.rank, &tensor, element, owned.count};
+                     : layout.owner(source.place, of_parameter);
+  return {owned.rank, &tensor, element, plan::values_of(owned.count, source.block)};
 }
 
 void BlockMap::for_each_run(const Block& block, const std::function<void(const Run&)>& visit) const {
@@ -68,8 +69,9 @@ void BlockMap::for_each_run(const Block& block, const std::function<void(const R
   for (std::size_t t = first_tensor(file, block.begin); t < file.tensors.size(); ++t) {
     const LaidTensor& tensor = file.tensors[t];
     if (tensor.begin >= block.end) return;
-    std::size_t element = block.begin > tensor.begin ? (block.begin - tensor.begin) / sizeof(float) : 0;
-    const std::size_t last = std::min<std::uint64_t>(tensor.elements, (block.end - tensor.begin) / sizeof(float));
+    const std::uint64_t size = tensor.size_of(1);
+    std::size_t element = block.begin > tensor.begin ? (block.begin - tensor.begin) / size : 0;
+    const std::size_t last = std::min<std::uint64_t>(tensor.elements, (block.end - tensor.begin) / size);
     while (element < last) {
       Run run = run_at(tensor, element);
       run.count = std::min(run.count, last - element);

@@ -16,10 +16,10 @@ namespace tessera::checkpoint {
 struct Run {
   std::size_t rank;
   const LaidTensor* tensor;
-  std::size_t first;                                                             // element of the tensor
-  std::size_t count;                                                             // > 0
-  std::uint64_t begin() const { return tensor->begin + sizeof(float) * first; }  // in the file
-  std::uint64_t bytes() const { return sizeof(float) * count; }
+  std::size_t first;                                                              // element of the tensor
+  std::size_t count;                                                              // > 0
+  std::uint64_t begin() const { return tensor->begin + tensor->size_of(first); }  // in the file
+  std::uint64_t bytes() const { return tensor->size_of(count); }
 };
 
 struct Block {

@@ -321,7 +321,7 @@ class Checkpointer::Implementation {
       for (const Buffer* buffer : model_.unit(unit).buffers()) {
         const TensorSource source{
             .kind = TensorSource::Kind::buffer, .unit = unit, .place = model_.unit(unit).index_of(*buffer)};
-        mine.push_back(crc32c(std::as_bytes(values.share(source).values)));
+        mine.push_back(crc32c(values.share(source).bytes));
         buffers.push_back(buffer);
       }
     }

@@ -23,9 +23,9 @@ namespace {
 using Kind = TensorSource::Kind;
 using Metadata = std::map<std::string, std::string>;
 
-LaidTensor tensor(TensorSource source, std::string name, const Shape& shape) {
+LaidTensor tensor(TensorSource source, std::string name, const Shape& shape, DType type = DType::fp32) {
   return {.source = source,
-          .spec = {.name = std::move(name), .shape = shape, .dtype = DType::fp32},
+          .spec = {.name = std::move(name), .shape = shape, .dtype = type},
           .elements = element_count(shape),
           .begin = 0};
 }
@@ -74,6 +74,19 @@ void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std:
 
 TensorSource any_parameter(Kind kind) { return {.kind = kind, .unit = 0, .place = 0}; }
 
+// A state with a value for each element has the parameter's shape; blocks have no shape but their number.
+Shape stored_shape(const plan::StateSpec& state, const Shape& parameter) {
+  if (state.block == 1) return parameter;
+  return {plan::values_of(element_count(parameter), state.block)};
+}
+
+// Larger elements stand first, so that none crosses the end of one of the checkpoint's blocks, which are multiples of
+// them.
+void align(std::vector<LaidTensor>& tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const LaidTensor& a, const LaidTensor& b) { return a.size_of(1) > b.size_of(1); });
+}
+
 // The optimizers', of all replicas or of one.
 void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
                 std::optional<std::size_t> replica) {
@@ -83,14 +96,17 @@ void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::
     for (const std::string& name : plan.trained_states(program)) {
       for (const LaidTensor& master : masters(plan)) {
         if (is_frozen(plan, master) || !plan.trains(master.source.unit, program)) continue;
-        const std::vector<std::string>& states = plan.unit_states(master.source.unit);
-        const auto found = std::find(states.begin(), states.end(), name);
+        const std::vector<plan::StateSpec>& states = plan.unit_states(master.source.unit);
+        const auto found = std::find_if(states.begin(), states.end(),
+                                        [&](const plan::StateSpec& state) { return state.name == name; });
         if (found == states.end()) continue;
         source.unit = master.source.unit;
         source.place = master.source.place;
         if (!replica) source.replica = master.source.replica;
         source.state = static_cast<std::size_t>(found - states.begin());
-        to.push_back(tensor(source, state_tensor_name(prefix + name, master.spec.name), master.spec.shape));
+        source.block = found->block;
+        to.push_back(tensor(source, state_tensor_name(prefix + name, master.spec.name),
+                            stored_shape(*found, master.spec.shape), found->type));
       }
     }
   }
@@ -139,7 +155,7 @@ LaidFile lay_out_file(std::string name, std::vector<LaidTensor> tensors, const M
   std::vector<StoredTensor> stored;
   Bytes end;
   for (const LaidTensor& tensor : tensors) {
-    const Bytes size(sizeof(float) * tensor.elements);
+    const Bytes size(tensor.size_of(tensor.elements));
     stored.push_back({.name = tensor.spec.name,
                       .dtype = std::string(stored_name(tensor.spec.dtype)),
                       .shape = tensor.spec.shape,
@@ -158,7 +174,7 @@ LaidFile lay_out_file(std::string name, std::vector<LaidTensor> tensors, const M
 
 std::vector<std::vector<LaidTensor>> split(std::vector<LaidTensor> tensors, Bytes limit) {
   std::vector<Bytes> sizes;
-  for (const LaidTensor& tensor : tensors) sizes.emplace_back(sizeof(float) * tensor.elements);
+  for (const LaidTensor& tensor : tensors) sizes.emplace_back(tensor.size_of(tensor.elements));
   const std::vector<std::size_t> firsts = split_tensors(sizes, limit);
   std::vector<std::vector<LaidTensor>> parts(firsts.size());
   for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -173,7 +189,7 @@ TextFile index_of(const std::string& stem, const std::vector<LaidFile>& files) {
   for (const LaidFile& file : files) {
     for (const LaidTensor& tensor : file.tensors) {
       index.files[tensor.spec.name] = file.name;
-      index.total_size += Bytes(sizeof(float) * tensor.elements);
+      index.total_size += Bytes(tensor.size_of(tensor.elements));
     }
   }
   return {.name = tensor_index_name(stem), .text = compose(index)};
@@ -250,6 +266,7 @@ CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model
   const Metadata metadata = model_metadata(of_model, options.aliases, options.metadata);
   add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
   const std::string names = fmt::format("{}", fmt::join(state_names(plan), ","));
+  align(states);
   add(files, {.stem = "optimizer", .tensors = std::move(states), .metadata = {{"states", names}}}, options.split);
   std::vector<LaidTensor> buffers = untrained(plan);
   if (!buffers.empty()) {

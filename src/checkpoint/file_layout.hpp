@@ -24,16 +24,18 @@ struct TensorSource {
   std::size_t unit;
   std::size_t place;      // of the parameter or the buffer in its unit
   std::size_t state = 0;  // in Plan::unit_states()
+  std::size_t block = 1;  // elements of the parameter that share a value
   // Masters and states of replicas that train apart, and whatever is of a unit in each replica: whose.
   std::optional<std::size_t> replica = std::nullopt;
 };
 
 struct LaidTensor {
   TensorSource source;
-  TensorSpec spec;  // fp32
+  TensorSpec spec;
   std::size_t elements;
   std::uint64_t begin;  // in the file
-  std::uint64_t end() const { return begin + sizeof(float) * elements; }
+  std::uint64_t size_of(std::size_t count) const { return tessera::size_of(spec.dtype).count() * count; }
+  std::uint64_t end() const { return begin + size_of(elements); }
 };
 
 struct LaidFile {

@@ -49,13 +49,35 @@ std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored)
   return {};
 }
 
+// Names what the optimizers of a checkpoint and of the model keep, where that differs; the tensors' differences alone
+// would say so in thousands.
+std::string difference_of_optimizers(const CheckpointReader& reader, const plan::Plan& plan) {
+  if (plan.diverges() || !reader.state().replicas.empty()) return {};
+  std::set<std::string> stored, wanted, described;
+  for (const CheckpointTensor& tensor : reader.tensors(TensorKind::optimizer)) {
+    stored.insert(tensor.name.substr(0, tensor.name.find('/')));
+  }
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!plan.trains(unit)) continue;
+    for (const plan::StateSpec& state : plan.unit_states(unit)) {
+      wanted.insert(state.name);
+      described.insert(plan::describe(state));
+    }
+  }
+  if (stored.empty() || stored == wanted) return {};
+  return fmt::format(
+      "; its optimizer keeps the states {}, and the model's keeps {}: load it with the optimizer that it "
+      "was saved with, or its weights alone",
+      fmt::join(stored, ", "), fmt::join(described, ", "));
+}
+
 struct Match {
   const LaidTensor* wanted;
   const CheckpointTensor* stored;
 };
 
 // The tensors that both have. Throws a DataError with all that differs, unless part of them is enough.
-std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles& files, bool partial) {
+std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles& files, const LoadInput& input) {
   std::vector<Match> result;
   Differences differences;
   std::set<const CheckpointTensor*> known;
@@ -74,8 +96,9 @@ std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles
       differences.add(fmt::format("{} tensor {} is not in the model", to_string(kind), shown_name(stored.name)));
     }
   }
-  if (differences.empty() || partial) return result;
-  throw DataError(fmt::format("{}: does not fit the model: {}", reader.folder().string(), differences.text()));
+  if (differences.empty() || input.partial) return result;
+  throw DataError(fmt::format("{}: does not fit the model: {}{}", reader.folder().string(), differences.text(),
+                              difference_of_optimizers(reader, input.plan)));
 }
 
 // Returns for each program false where it keeps states, and none of them was found.
@@ -120,10 +143,10 @@ std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matche
   std::map<const CheckpointTensor*, std::size_t> uses;
   for (const Match& match : matches) {
     const ShardValues::Share& share = values.share(match.wanted->source);
-    if (share.values.empty()) continue;
+    if (share.bytes.empty()) continue;
     const std::size_t pass = uses[match.stored]++;
     if (pass == passes.size()) passes.emplace_back();
-    passes[pass].push_back({match.stored, Bytes(sizeof(float) * share.first), std::as_writable_bytes(share.values)});
+    passes[pass].push_back({match.stored, Bytes(match.wanted->size_of(share.first)), share.bytes});
   }
   return passes;
 }
@@ -187,7 +210,7 @@ Loaded load(const LoadInput& input) {
     apart = goes_on_apart(input, *reader);
     require_programs(input, *reader);
     files = apart ? lay_out(input.plan, {}) : lay_out_together(input.plan, {});
-    found = matches(*reader, files, input.partial);
+    found = matches(*reader, files, input);
   });
   // Ranks that read another one, or another part, would have a model of pieces of both.
   input.channel.require_equal(fnv1a(compose(reader->manifest())), "the checkpoint of load()");

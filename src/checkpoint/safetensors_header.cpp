@@ -246,6 +246,7 @@ std::string_view stored_name(DType type) {
     case DType::fp32: return "F32";
     case DType::bf16: return "BF16";
     case DType::fp16: return "F16";
+    case DType::u8: return "U8";
   }
   throw InternalError("safetensors: a dtype that does not exist");
 }

@@ -34,7 +34,7 @@ std::string compose_header(std::span<const StoredTensor> tensors, const std::map
 
 // Bytes of one element; 0 for a dtype that the format does not have.
 std::size_t element_size(std::string_view dtype);
-std::string_view stored_name(DType type);  // "F32", "BF16", "F16"
+std::string_view stored_name(DType type);  // "F32", "BF16", "F16", "U8"
 
 // A name from a file, fit for an error message: quoted, escaped, not too long.
 std::string shown_name(std::string_view name);

@@ -83,9 +83,7 @@ void BlockWriter::write_direct(const Block& block) {
     pieces_.clear();
     const auto head = head_in(input_.files.tensors[block.file], block);
     if (!head.empty()) pieces_.push_back(head);
-    input_.map.for_each_run(block, [&](const Run& run) {
-      pieces_.push_back(std::as_bytes(input_.values.at(run.tensor->source, run.first, run.count)));
-    });
+    input_.map.for_each_run(block, [&](const Run& run) { pieces_.push_back(input_.values.at(run)); });
     put(block, pieces_);
   });
 }
@@ -198,8 +196,8 @@ std::size_t BlockExchange::rounds(std::span<const Block> group) const {
 void BlockExchange::keep_mine(const Block& mine) {
   map_.for_each_run(mine, [&](const Run& run) {
     if (run.rank != channel_.rank()) return;
-    const std::span<const float> values = values_.at(run.tensor->source, run.first, run.count);
-    std::memcpy(staging_.block.data() + (run.begin() - mine.begin), values.data(), values.size_bytes());
+    const std::span<const std::byte> values = values_.at(run);
+    std::memcpy(staging_.block.data() + (run.begin() - mine.begin), values.data(), values.size());
   });
 }
 
@@ -216,7 +214,7 @@ void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
   for_each_sent(map_, group, ends, [&](const Block&, const Run& run, std::uint64_t begin) {
     const Overlap now = overlap(begin, run.bytes(), window, part);
     if (run.rank != channel_.rank() || now.empty()) return;
-    const auto values = std::as_bytes(values_.at(run.tensor->source, run.first, run.count));
+    const std::span<const std::byte> values = values_.at(run);
     std::memcpy(staging_.parts.data() + run.rank * part + (now.begin - window), values.data() + (now.begin - begin),
                 now.end - now.begin);
   });

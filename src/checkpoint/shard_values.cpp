@@ -29,11 +29,13 @@ ShardValues::ShardValues(FullyShard& model)
     variants_.push_back(plan.variant_of(u, static_cast<std::size_t>(model.world().rank())));
     take(model, row_of(TensorSource::Kind::master), u, "master");
     std::vector<Share>& buffers = shares(row_of(TensorSource::Kind::buffer), u);
-    for (const Buffer* buffer : model.unit(u).buffers()) buffers.push_back({0, model.buffer(*buffer)});
+    for (const Buffer* buffer : model.unit(u).buffers()) {
+      buffers.push_back({0, std::as_writable_bytes(model.buffer(*buffer))});
+    }
     if (!plan.trains(u)) continue;
-    const std::vector<std::string>& states = plan.unit_states(u);
+    const std::vector<plan::StateSpec>& states = plan.unit_states(u);
     for (std::size_t state = 0; state < states.size(); ++state) {
-      take(model, row_of(TensorSource::Kind::state, state), u, states[state]);
+      take(model, row_of(TensorSource::Kind::state, state), u, states[state].name);
     }
     if (!plan.diverges()) continue;
     take(model, row_of(TensorSource::Kind::anchor), u, "anchor");
@@ -44,8 +46,8 @@ ShardValues::ShardValues(FullyShard& model)
 void ShardValues::take(FullyShard& model, std::size_t row, std::size_t unit, std::string_view state) {
   const Unit& of = model.unit(unit);
   shares(row, unit).resize(of.parameters().size());
-  for (const ParameterPiece& piece : model.pieces(of, state)) {
-    shares(row, unit)[of.index_of(*piece.parameter)] = {piece.first, piece.values};
+  for (const StatePiece& piece : model.state_pieces(of, state)) {
+    shares(row, unit)[of.index_of(*piece.parameter)] = {piece.first, piece.bytes};
   }
 }
 
@@ -68,12 +70,13 @@ const ShardValues::Share& ShardValues::share(const TensorSource& source) const {
   return of_unit.empty() ? nothing : of_unit.at(source.place);
 }
 
-std::span<float> ShardValues::at(const TensorSource& source, std::size_t first, std::size_t count) const {
-  const Share& all = share(source);
-  if (first < all.first || first - all.first + count > all.values.size()) {
+std::span<const std::byte> ShardValues::at(const Run& run) const {
+  const Share& all = share(run.tensor->source);
+  const std::uint64_t before = run.first < all.first ? 0 : run.tensor->size_of(run.first - all.first);
+  if (run.first < all.first || before + run.bytes() > all.bytes.size()) {
     throw InternalError("a checkpoint asked for elements that are another rank's");
   }
-  return all.values.subspan(first - all.first, count);
+  return all.bytes.subspan(before, run.bytes());
 }
 
 void ShardValues::begin_outer_steps() const {
@@ -81,12 +84,14 @@ void ShardValues::begin_outer_steps() const {
     const std::vector<Share>& anchors = shares_[row_of(TensorSource::Kind::anchor) * units_ + u];
     for (std::size_t place = 0; place < anchors.size(); ++place) {
       const Share& anchor = anchors[place];
-      if (anchor.values.empty()) continue;  // the master's share may begin behind the parameter's first element
-      const Bytes size(anchor.values.size_bytes());
-      const TensorSource master{.kind = TensorSource::Kind::master, .unit = u, .place = place};
-      const TensorSource momentum{.kind = TensorSource::Kind::outer_momentum, .unit = u, .place = place};
-      kernels::copy(*stream_, anchor.values.data(), at(master, anchor.first, anchor.values.size()).data(), size);
-      kernels::fill_zero(*stream_, share(momentum).values.data(), size);
+      if (anchor.bytes.empty()) continue;
+      const Bytes size(anchor.bytes.size());
+      const Share& master = share({.kind = TensorSource::Kind::master, .unit = u, .place = place});
+      const Share& momentum = share({.kind = TensorSource::Kind::outer_momentum, .unit = u, .place = place});
+      // The anchor's share may begin behind the master's first element.
+      const std::size_t before = (anchor.first - master.first) * sizeof(float);
+      kernels::copy(*stream_, anchor.bytes.data(), master.bytes.subspan(before, anchor.bytes.size()).data(), size);
+      kernels::fill_zero(*stream_, momentum.bytes.data(), size);
     }
   }
   stream_->synchronize();
@@ -96,11 +101,11 @@ ShardValues ShardValues::copied_to(std::span<std::byte> memory) const {
   ShardValues copy = *this;
   for (std::vector<Share>& of_unit : copy.shares_) {
     for (Share& share : of_unit) {
-      const std::size_t bytes = share.values.size_bytes();
+      const std::size_t bytes = share.bytes.size();
       if (bytes > memory.size()) throw InternalError("the copy for a checkpoint is larger than was planned");
       if (bytes == 0) continue;
-      kernels::copy(*stream_, memory.data(), share.values.data(), Bytes(bytes));
-      share.values = {reinterpret_cast<float*>(memory.data()), share.values.size()};
+      kernels::copy(*stream_, memory.data(), share.bytes.data(), Bytes(bytes));
+      share.bytes = memory.first(bytes);
       memory = memory.subspan(bytes);
     }
   }
@@ -111,8 +116,8 @@ ShardValues ShardValues::copied_to(std::span<std::byte> memory) const {
 void ShardValues::copy_from(const ShardValues& copy) const {
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     for (std::size_t place = 0; place < shares_[i].size(); ++place) {
-      const std::span<float> to = shares_[i][place].values;
-      kernels::copy(*stream_, to.data(), copy.shares_[i][place].values.data(), Bytes(to.size_bytes()));
+      const std::span<std::byte> to = shares_[i][place].bytes;
+      kernels::copy(*stream_, to.data(), copy.shares_[i][place].bytes.data(), Bytes(to.size()));
     }
   }
   stream_->synchronize();

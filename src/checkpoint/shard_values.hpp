@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/block_map.hpp"
 #include "checkpoint/file_layout.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
@@ -16,12 +17,12 @@ class ShardValues {
   // Reads the model's, between steps. Synchronises with its streams.
   explicit ShardValues(FullyShard& model);
 
-  // Elements [first, first + count) of a tensor, which are this rank's.
-  std::span<float> at(const TensorSource& source, std::size_t first, std::size_t count) const;
+  // The run's elements, which are this rank's.
+  std::span<const std::byte> at(const Run& run) const;
   // The elements of a tensor that are this rank's: one run, perhaps empty, as it is of another replica's tensors.
   struct Share {
-    std::size_t first = 0;
-    std::span<float> values = {};
+    std::size_t first = 0;  // element of the tensor
+    std::span<std::byte> bytes = {};
   };
   const Share& share(const TensorSource& source) const;
 

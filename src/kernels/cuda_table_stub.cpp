@@ -19,6 +19,7 @@ void exact_squares(void*, const NormArguments&, ExactSquares*, ExactSquares*) { 
 void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
 void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
+void adamw8bit(void*, const AdamW8bitSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
 void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScalars*) { refuse(); }
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void muon_direction(void*, const MuonSpans&, const MuonSettings&, const StepScalars*) { refuse(); }

@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_table.hpp"
 #include "tessera/base/dtype.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
 #include "tessera/device/parallel.hpp"
 #include "tessera/device/stream.hpp"
@@ -17,6 +18,7 @@ const KernelTable* find_avx2_table();    // null: not in this build, or not on t
 const KernelTable* find_avx512_table();  // null: likewise
 
 constexpr Format format_of(DType type) {
+  if (type == DType::u8) throw UsageError("kernels compute with fp32, bf16 and fp16, and were given u8");
   return type == DType::fp32 ? Format::fp32 : type == DType::bf16 ? Format::bf16 : Format::fp16;
 }
 

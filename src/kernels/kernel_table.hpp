@@ -44,13 +44,7 @@ struct NormArguments {
   std::size_t count;
 };
 
-struct AdamWArguments {
-  float* master;
-  float* first_moment;
-  float* second_moment;
-  const void* gradient;
-  Format gradient_format;
-  std::size_t count;
+struct AdamWRule {
   float gradient_factor;
   float learning_rate;
   float beta1;
@@ -59,8 +53,32 @@ struct AdamWArguments {
   float weight_decay;
   float first_correction;   // 1 - beta1^t
   float second_correction;  // 1 - beta2^t
-  void* rounded;            // the new masters once more; null: nowhere
-  Format rounded_format;    // bf16 or fp16
+};
+
+struct AdamWArguments {
+  float* master;
+  float* first_moment;
+  float* second_moment;
+  const void* gradient;
+  Format gradient_format;
+  std::size_t count;
+  AdamWRule rule;
+  void* rounded;          // the new masters once more; null: nowhere
+  Format rounded_format;  // bf16 or fp16
+};
+
+struct DynamicMap;
+struct AdamW8bitArguments {
+  float* master;
+  std::uint8_t* first_codes;
+  float* first_scales;
+  std::uint8_t* second_codes;
+  float* second_scales;
+  const void* gradient;
+  Format gradient_format;
+  std::size_t count;
+  void* rounded;  // as AdamW's
+  Format rounded_format;
 };
 
 struct SgdArguments {
@@ -87,6 +105,7 @@ struct KernelTable {
   ExactSquares (*exact_squares)(const NormArguments&);
   void (*ranked_sum)(const RankedSumArguments&);
   void (*adamw)(const AdamWArguments&);
+  void (*adamw8bit)(const AdamW8bitArguments&, const AdamWRule&, const DynamicMap& first, const DynamicMap& second);
   void (*sgd)(const SgdArguments&);
 };
 

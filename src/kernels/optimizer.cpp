@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/adamw_rule.hpp"
 #include "kernels/cuda/cuda_table.hpp"
 #include "kernels/dispatch.hpp"
 #include "kernels/step_arithmetic.hpp"
@@ -15,7 +16,6 @@ namespace tessera::kernels {
 namespace {
 
 AdamWArguments arguments_of(const AdamWSpans& spans, const AdamWSettings& settings, const StepScalars& scalars) {
-  const BiasCorrections corrections = bias_corrections(scalars, settings);
   return {
       .master = spans.master,
       .first_moment = spans.first_moment,
@@ -23,14 +23,7 @@ AdamWArguments arguments_of(const AdamWSpans& spans, const AdamWSettings& settin
       .gradient = spans.gradient.data,
       .gradient_format = format_of(spans.gradient.type),
       .count = spans.count,
-      .gradient_factor = scalars.gradient_factor,
-      .learning_rate = settings.learning_rate,
-      .beta1 = settings.beta1,
-      .beta2 = settings.beta2,
-      .epsilon = settings.epsilon,
-      .weight_decay = settings.weight_decay,
-      .first_correction = corrections.first,
-      .second_correction = corrections.second,
+      .rule = rule_of(settings, scalars),
       .rounded = spans.rounded.data,
       .rounded_format = format_of(spans.rounded.type),
   };

@@ -37,7 +37,7 @@ class BufferList {
   Bytes bytes_of(std::size_t unit, const Content& content, std::span<const Part> parts) const {
     std::size_t elements = 0;
     for (const Part part : parts) elements += plan_.layouts[unit].elements(content.over, part);
-    return size_of(content.type) * elements;
+    return content.size(elements);
   }
 
   // The slots that units take turns in: each as large as its largest tenant. Units without one have no_slot.
@@ -128,9 +128,12 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
   if (accumulates(plan, unit) && !in_place) {
     buffers[Role::accumulation] = add("accumulation", Category::accumulation, {});
   }
-  for (const std::string& state : plan.unit_states(unit)) {
-    const Content content{.over = plan.sharding(unit).optimizer, .space = *plan.units[unit].states_in};
-    buffers.states.push_back(list.add(fmt::format("{}.{}", plan.units[unit].name, state),
+  for (const StateSpec& state : plan.unit_states(unit)) {
+    const Content content{.type = state.type,
+                          .over = plan.sharding(unit).optimizer,
+                          .space = *plan.units[unit].states_in,
+                          .block = state.block};
+    buffers.states.push_back(list.add(fmt::format("{}.{}", plan.units[unit].name, state.name),
                                       kept_in(content.space, Category::optimizer), unit, content, only_trained));
   }
   if (!plan.diverges()) return;
@@ -271,20 +274,27 @@ void add_update_slots(Plan& plan, BufferList& list) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (brings_masters(unit) || brings_states(unit)) slots[unit] = units[plan.trainers[unit]]++ % 2;
   }
-  const auto add = [&](const BufferList::Slots& of, const auto& has) {
+  const auto add = [&](const BufferList::Slots& of, const auto& has, const auto& content_of) {
     std::vector<std::size_t> taken = slots;
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
       if (!has(unit)) taken[unit] = no_slot;
     }
-    list.add_slots(of, taken, [&](std::size_t unit) { return Content{.over = plan.sharding(unit).optimizer}; });
+    list.add_slots(of, taken, [&](std::size_t unit) {
+      Content content = content_of(unit);
+      content.space = MemorySpace::device;
+      return content;
+    });
   };
-  add({Role::master_slot, "master.", Category::staging, all_parts}, brings_masters);
+  add({Role::master_slot, "master.", Category::staging, all_parts}, brings_masters,
+      [&](std::size_t unit) { return Content{.over = plan.sharding(unit).optimizer}; });
   std::size_t most_states = 0;
   for (const UnitBuffers& unit : plan.unit_buffers) most_states = std::max(most_states, unit.states.size());
   for (std::size_t state = 0; state < most_states; ++state) {
     const std::string prefix = fmt::format("state{}.", state);
-    add({Role::state_slot, prefix, Category::staging, only_trained},
-        [&](std::size_t unit) { return brings_states(unit) && state < plan.unit_buffers[unit].states.size(); });
+    add(
+        {Role::state_slot, prefix, Category::staging, only_trained},
+        [&](std::size_t unit) { return brings_states(unit) && state < plan.unit_buffers[unit].states.size(); },
+        [&](std::size_t unit) { return plan.unit_buffers[unit].states[state]; });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <set>
 #include <string_view>
@@ -50,9 +51,24 @@ void check_names(const std::vector<UnitSpec>& units, const MeshShape& mesh) {
 // pieces() knows a unit's other values by these.
 constexpr std::string_view names_of_ours[] = {"master", "gradient", "anchor", "outer momentum", ""};
 
-void check_states(const std::vector<std::string>& states) {
+constexpr std::size_t most_of_block = std::size_t{1} << 16;
+
+void check_state(const StateSpec& state) {
+  if (state.type != DType::fp32 && state.type != DType::u8) {
+    throw UsageError(fmt::format("the state \"{}\" of an optimizer is of {}: states are fp32 or u8", state.name,
+                                 to_string(state.type)));
+  }
+  if (std::has_single_bit(state.block) && state.block <= most_of_block) return;
+  throw UsageError(
+      fmt::format("the state \"{}\" of an optimizer has blocks of {} elements: choose a power of two, {} at most",
+                  state.name, state.block, most_of_block));
+}
+
+void check_states(const std::vector<StateSpec>& states) {
   std::set<std::string_view> names;
-  for (const std::string& name : states) {
+  for (const StateSpec& state : states) {
+    const std::string& name = state.name;
+    check_state(state);
     if (std::find(std::begin(names_of_ours), std::end(names_of_ours), name) != std::end(names_of_ours)) {
       throw UsageError(
           fmt::format("a state of an optimizer has the name \"{}\", by which nobody could ask for it: give "
@@ -88,9 +104,25 @@ void check_collective(const CollectiveSpec& collective, const MeshShape& mesh) {
     throw UsageError(fmt::format("{} \"{}\" is of {} elements: choose 1 to {}", to_string(collective.kind),
                                  collective.name, collective.elements, most_collected / parts));
   }
+  if (collective.type == DType::u8) {
+    throw UsageError(fmt::format("{} \"{}\" is of u8, which states of optimizers are of: say another type",
+                                 to_string(collective.kind), collective.name));
+  }
   if (!sums(collective.kind) || collective.type) return;
   throw UsageError(fmt::format("{} \"{}\" is of fp64, and sums are formed in fp32: say another type, or gather it",
                                to_string(collective.kind), collective.name));
+}
+
+void check_precisions(const CompileInput& input) {
+  const auto check = [](const Precision& types, const std::string& of) {
+    if (types.parameter != DType::u8 && types.gradient != DType::u8 && types.wire != DType::u8) return;
+    throw UsageError(
+        fmt::format("the precision of {} has u8, which states of optimizers are of: choose fp32, bf16 or fp16", of));
+  };
+  check(input.options.precision, "the model");
+  for (const UnitSpec& unit : input.units) {
+    if (unit.precision) check(*unit.precision, fmt::format("unit {}", unit.name));
+  }
 }
 
 void check_micro_batches(const CompileInput& input) {
@@ -166,6 +198,7 @@ void check_sizes(const CompileInput& input) {
       throw UsageError(fmt::format("{} ranks: a plan is for at most {}",
                                    options.mesh ? mesh_of(options).text() : std::to_string(options.ranks), most_ranks));
   });
+  check_precisions(input);
   check_micro_batches(input);
   check_granules(input);
   std::size_t elements = 0;
@@ -427,7 +460,9 @@ Plan compile(const CompileInput& input) {
   plan.optimizer_states = input.optimizer_states;
   resolve_spaces(plan);
   for (UnitSpec& unit : plan.units) {
-    plan.layouts.emplace_back(unit, plan.mesh);
+    const std::size_t index = plan.layouts.size();
+    const std::size_t alignment = plan.trains(index) ? alignment_for(plan.unit_states(index)) : alignment_elements;
+    plan.layouts.emplace_back(unit, plan.mesh, alignment);
     for (CollectiveSpec& each : unit.collectives) {
       each.axes = is_message(each.kind) ? AxisSet(Axis::pipeline) : each.axes.value_or(AxisSet::all() - unit.apart);
     }

@@ -122,8 +122,8 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
       fmt::format_to(std::back_inserter(out), " {} {} {}", to_string(unit.precision->parameter),
                      to_string(unit.precision->gradient), to_string(unit.precision->wire));
     }
-    for (const std::string& state : unit.optimizer_states.value_or(std::vector<std::string>{})) {
-      fmt::format_to(std::back_inserter(out), " state {}", state);
+    for (const StateSpec& state : unit.optimizer_states.value_or(std::vector<StateSpec>{})) {
+      fmt::format_to(std::back_inserter(out), " state {}", describe(state));
     }
     if (unit.states_in == MemorySpace::host) fmt::format_to(std::back_inserter(out), " states in host");
     if (unit.masters_in == MemorySpace::host) fmt::format_to(std::back_inserter(out), " masters in host");
@@ -152,7 +152,9 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
                      each.of_granules ? " of granules" : "", to_string(*each.axes));
     }
   }
-  for (const std::string& state : plan.optimizer_states) fmt::format_to(std::back_inserter(out), "state {}\n", state);
+  for (const StateSpec& state : plan.optimizer_states) {
+    fmt::format_to(std::back_inserter(out), "state {}\n", describe(state));
+  }
 }
 
 // One program is told by its segments and the options.
@@ -163,8 +165,8 @@ void append_programs(const Plan& plan, fmt::memory_buffer& out) {
     if (const auto own = plan.programs[program].micro_batches) {
       fmt::format_to(std::back_inserter(out), " micro {}", *own);
     }
-    for (const std::string& state : plan.optimizer_states_of(program)) {
-      fmt::format_to(std::back_inserter(out), " state {}", state);
+    for (const StateSpec& state : plan.optimizer_states_of(program)) {
+      fmt::format_to(std::back_inserter(out), " state {}", describe(state));
     }
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
       if (plan.trains(unit, program)) fmt::format_to(std::back_inserter(out), " trains {}", unit);

@@ -12,8 +12,8 @@ std::string name_of_variant(const UnitSpec& unit, const std::string& tensor, std
   return unit.prefix + std::to_string(variant) + "." + tensor.substr(unit.prefix.size());
 }
 
-UnitLayout::UnitLayout(const UnitSpec& unit, const MeshShape& mesh)
-    : mesh_(mesh), common_(mesh.axes() - unit.apart), ranks_(mesh.size(common_)) {
+UnitLayout::UnitLayout(const UnitSpec& unit, const MeshShape& mesh, std::size_t alignment)
+    : mesh_(mesh), alignment_(alignment), common_(mesh.axes() - unit.apart), ranks_(mesh.size(common_)) {
   for (const ParameterSpec& parameter : unit.parameters) {
     offsets_.push_back(0);
     counts_.push_back(element_count(parameter.shape));
@@ -31,9 +31,9 @@ void UnitLayout::lay_out(const UnitSpec& unit, Part part) {
   for (std::size_t parameter = 0; parameter < unit.parameters.size(); ++parameter) {
     if (parts_[parameter] != part) continue;
     offsets_[parameter] = begin(part) + end;
-    end += round_up(counts_[parameter], alignment_elements);
+    end += round_up(counts_[parameter], alignment_);
   }
-  shard_elements_[static_cast<std::size_t>(part)] = round_up((end + ranks_ - 1) / ranks_, alignment_elements);
+  shard_elements_[static_cast<std::size_t>(part)] = round_up((end + ranks_ - 1) / ranks_, alignment_);
 }
 
 UnitLayout::Owned UnitLayout::owner(std::size_t parameter, std::size_t element, AxisSet over,

@@ -206,11 +206,11 @@ std::size_t Plan::trained_units(std::size_t program) const {
 }
 
 std::vector<std::string> Plan::trained_states(std::size_t program) const {
-  std::vector<std::string> names = optimizer_states_of(program);
+  std::vector<std::string> names = names_of(optimizer_states_of(program));
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     if (!trains(unit, program)) continue;
-    for (const std::string& name : unit_states(unit)) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    for (const StateSpec& state : unit_states(unit)) {
+      if (std::find(names.begin(), names.end(), state.name) == names.end()) names.push_back(state.name);
     }
   }
   return names;

@@ -63,9 +63,8 @@ inline Range divided(const Plan& plan, const Range& whole, AxisSet axes) {
 // there.
 inline Range share_range(const Plan& plan, std::size_t unit, const Content& content, Part part, AxisSet over) {
   const UnitLayout& layout = plan.layouts[unit];
-  const Bytes element = size_of(content.type);
-  const Range all = fixed_range(content.buffer, element * layout.begin_in(content.over, part),
-                                element * layout.elements(content.over, part));
+  const Range all = fixed_range(content.buffer, content.size(layout.begin_in(content.over, part)),
+                                content.size(layout.elements(content.over, part)));
   return divided(plan, all, (over & layout.common()) - content.over);
 }
 
@@ -73,8 +72,7 @@ inline Range share_range(const Plan& plan, std::size_t unit, const Content& cont
 inline Range whole_range(const Plan& plan, std::size_t unit, const Content& content) {
   const UnitLayout& layout = plan.layouts[unit];
   const std::size_t trained = layout.elements(content.over, Part::trained);
-  return fixed_range(content.buffer, Bytes(0),
-                     size_of(content.type) * (trained + layout.elements(content.over, Part::frozen)));
+  return fixed_range(content.buffer, Bytes(0), content.size(trained + layout.elements(content.over, Part::frozen)));
 }
 
 // Returns what this rank owns of a part of some persistent content.

@@ -127,14 +127,22 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
   }
 }
 
+// A content of the unit is of this type, and so many elements share a value.
+struct Values {
+  DType type;
+  std::size_t block = 1;
+};
+
 // Slots have room for their largest tenant, other buffers for what they hold.
-void check_content(const Plan& plan, std::size_t unit, Role role, const Content& content, const Report& report) {
+void check_content(const Plan& plan, std::size_t unit, Role role, const Content& content, const Values& expected,
+                   const Report& report) {
   if (!content.exists()) return;
   const Buffer& buffer = plan.buffers[content.buffer];
   const UnitLayout& layout = plan.layouts[unit];
   std::size_t elements = layout.shard_elements(Part::trained);
   if (has_frozen(role)) elements += layout.shard_elements(Part::frozen);
-  Bytes size = size_of(content.type) * elements * shards_of(plan, unit, content.over);
+  const bool is_whole_blocks = layout.shard_elements(Part::trained) % expected.block == 0;
+  Bytes size = size_of(content.type) * (elements / expected.block) * shards_of(plan, unit, content.over);
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
   if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
   const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
@@ -146,21 +154,48 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
            fmt::format("{} of {} in {} is not in the memory of the {}", to_string(role), plan.units[unit].name,
                        buffer.name, to_string(space)));
   }
-  if (fits && content.type == type_of(plan, unit, role) && is_placed(plan, unit, role, content)) return;
+  const bool is_typed = content.type == expected.type && content.block == expected.block && is_whole_blocks;
+  if (fits && is_typed && is_placed(plan, unit, role, content)) return;
   report(ViolationKind::layout, {unit, static_cast<std::size_t>(role)}, {no_unit, 0},
          fmt::format("{} of {} in {} is of another type, placement or size than the options say", to_string(role),
                      plan.units[unit].name, buffer.name));
+}
+
+// One content for each state of the unit's optimizer, of the type that it says; a block of elements is one rank's.
+void check_states(const Plan& plan, std::size_t unit, const Report& report) {
+  if (!plan.trains(unit)) return;
+  const UnitBuffers& buffers = plan.unit_buffers[unit];
+  const std::vector<StateSpec>& specs = plan.unit_states(unit);
+  const bool has_slots = !buffers.state_slots.empty();
+  if (buffers.states.size() != specs.size() || (has_slots && buffers.state_slots.size() != specs.size())) {
+    return report(ViolationKind::layout, {unit, static_cast<std::size_t>(Role::state)}, {no_unit, 0},
+                  fmt::format("{} has not the states of its optimizer", plan.units[unit].name));
+  }
+  for (std::size_t state = 0; state < specs.size(); ++state) {
+    const Values expected{specs[state].type, specs[state].block};
+    check_content(plan, unit, Role::state, buffers.states[state], expected, report);
+    if (has_slots) check_content(plan, unit, Role::state_slot, buffers.state_slots[state], expected, report);
+    const UnitLayout& layout = plan.layouts[unit];
+    for (std::size_t parameter = 0; parameter < layout.parameters(); ++parameter) {
+      if (layout.part(parameter) == Part::frozen || layout.offset(parameter) % specs[state].block == 0) continue;
+      report(ViolationKind::layout, {unit, static_cast<std::size_t>(Role::state)}, {no_unit, 1},
+             fmt::format("{} of {} does not begin with a block of its state {}",
+                         plan.units[unit].parameters[parameter].name, plan.units[unit].name, specs[state].name));
+    }
+  }
 }
 
 void check_contents(const Plan& plan, const Report& report) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const UnitBuffers& buffers = plan.unit_buffers[unit];
     for (std::size_t role = 0; role < role_count; ++role) {
-      check_content(plan, unit, static_cast<Role>(role), buffers[static_cast<Role>(role)], report);
+      const Values expected{type_of(plan, unit, static_cast<Role>(role))};
+      check_content(plan, unit, static_cast<Role>(role), buffers[static_cast<Role>(role)], expected, report);
     }
-    for (const Content& state : buffers.states) check_content(plan, unit, Role::state, state, report);
-    for (const Content& slot : buffers.state_slots) check_content(plan, unit, Role::state_slot, slot, report);
-    for (const Content& each : buffers.directions) check_content(plan, unit, Role::direction, each, report);
+    check_states(plan, unit, report);
+    for (const Content& each : buffers.directions) {
+      check_content(plan, unit, Role::direction, each, {type_of(plan, unit, Role::direction)}, report);
+    }
   }
 }
 
@@ -282,7 +317,7 @@ bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
   const Content& content = plan.content(access);
   const Range& range = access.range;
   const Bytes element = size_of(content.type);
-  const Bytes shard = element * layout.shard_elements(part);
+  const Bytes shard = element * (layout.shard_elements(part) / content.block);
   const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) : 0;
   if (part == Part::frozen && !has_frozen(access.role)) return false;
   return over.contains(content.over) && range.offset == element * before * shards_of(plan, unit, content.over) &&

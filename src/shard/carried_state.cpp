@@ -34,14 +34,22 @@ bool has_state(const plan::Plan& plan, std::size_t unit, std::size_t state) {
   return plan.trains(unit) && (plan.diverges() || state <= plan.unit_buffers[unit].states.size());
 }
 
-std::vector<ParameterPiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
+std::vector<StatePiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
   if (!has_state(plan, unit, state)) return {};
-  return settled_pieces(executor, unit, content_of(plan, unit, state));
+  return settled_state_pieces(executor, unit, content_of(plan, unit, state));
 }
 
 // Whether the plan keeps this state of the parameter.
 bool keeps(const plan::Plan& plan, std::size_t unit, std::size_t parameter, std::size_t state) {
   return has_state(plan, unit, state) && (state == 0 || plan.layouts[unit].part(parameter) == plan::Part::trained);
+}
+
+// Values of one optimizer mean nothing to another one, to which a unit may go over with the program that trains it.
+bool are_alike(const plan::Plan& before, const plan::Plan& after, std::size_t unit, std::size_t state) {
+  if (state == 0 || before.diverges()) return true;
+  const plan::Content& old = content_of(before, unit, state);
+  const plan::Content& now = content_of(after, unit, state);
+  return old.type == now.type && old.block == now.block;
 }
 
 }  // namespace
@@ -51,9 +59,10 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
     : world_(world), plan_(plan), states_(states_of(plan)) {
   for (std::size_t state = 0; state < states_.size(); ++state) {
     for (const auto& unit : units) {
-      const HostPieces here(from.compute(), pieces_of(plan, unit->index(), state, from));
-      for (const ParameterPiece& piece : here.pieces()) {
-        states_[state][piece.parameter] = {piece.first, {piece.values.begin(), piece.values.end()}};
+      for (const StatePiece& piece : pieces_of(plan, unit->index(), state, from)) {
+        Share& share = states_[state][piece.parameter];
+        share = {piece.first, std::vector<std::byte>(piece.bytes.size())};
+        kernels::copy(from.compute(), share.bytes.data(), piece.bytes.data(), Bytes(piece.bytes.size()));
       }
     }
   }
@@ -64,23 +73,21 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
       kernels::copy(from.compute(), buffers_[buffer].data(), values.data(), Bytes(values.size_bytes()));
     }
   }
+  from.compute().synchronize();
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     scalars_.push_back(step_scalars(from, program));
   }
   for (const auto& unit : units) begun_.push_back(from.operations().begun(unit->index()));
 }
 
-std::vector<float> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
+std::vector<std::byte> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
   const Shares& shares = states_[state];
-  const AxisSet owned =
-      state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), content_of(plan_, unit.index(), state));
-  std::vector<ParameterPiece> mine;
-  std::vector<float> values;
-  if (const auto share = shares.find(&parameter); share != shares.end()) {
-    values = share->second.values;
-    mine.push_back({&parameter, share->second.first, values});
-  }
-  return whole_parameter(world_, plan_, {parameter, "carried state " + std::to_string(state), owned}, mine);
+  const plan::Content& content = content_of(plan_, unit.index(), state);
+  const AxisSet owned = state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), content);
+  std::optional<std::span<const std::byte>> mine;
+  if (const auto share = shares.find(&parameter); share != shares.end()) mine = share->second.bytes;
+  const std::string name = "carried state " + std::to_string(state);
+  return whole_values(world_, plan_, {parameter, name, owned, content.type, content.block}, mine);
 }
 
 // States keep their age under another program's count, and what starts to be trained has seen no update.
@@ -98,20 +105,21 @@ std::vector<std::int64_t> CarriedState::begun(const plan::Plan& next, std::size_
 void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
   for (std::size_t state = 0; state < states_.size(); ++state) {
     for (const auto& unit : units) {
-      HostPieces here(to.compute(), pieces_of(plan, unit->index(), state, to));
+      const std::vector<StatePiece> here = pieces_of(plan, unit->index(), state, to);
       for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
         const Parameter& parameter = *unit->parameters()[p];
-        const bool kept = keeps(plan_, unit->index(), p, state);
+        const bool kept = keeps(plan_, unit->index(), p, state) && are_alike(plan_, plan, unit->index(), state);
         // A parameter that starts to be trained sets out from its weights.
         if (!keeps(plan, unit->index(), p, state) || !(kept || is_anchor(plan, state))) continue;
-        const std::vector<float> values = whole(*unit, parameter, kept ? state : 0);
-        for (const ParameterPiece& piece : here.pieces()) {
+        const std::vector<std::byte> values = whole(*unit, parameter, kept ? state : 0);
+        const Bytes value = size_of(content_of(plan, unit->index(), state).type);
+        for (const StatePiece& piece : here) {
           if (piece.parameter != &parameter) continue;
-          std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(piece.first), piece.values.size(),
-                      piece.values.begin());
+          kernels::copy(to.compute(), piece.bytes.data(), values.data() + (value * piece.first).count(),
+                        Bytes(piece.bytes.size()));
         }
+        to.compute().synchronize();
       }
-      here.put_back();
     }
   }
   for (const auto& unit : units) to.operations().set_begun(unit->index(), begun(plan, unit->index()));

@@ -23,14 +23,14 @@ class CarriedState {
 
  private:
   struct Share {
-    std::size_t first;
-    std::vector<float> values;
+    std::size_t first;  // value
+    std::vector<std::byte> bytes;
   };
   // A parameter's entry is the state's share of this rank; parameters without that state are missing.
   using Shares = std::map<const Parameter*, Share>;
 
   std::vector<std::int64_t> begun(const plan::Plan& next, std::size_t unit) const;
-  std::vector<float> whole(const Unit& unit, const Parameter& parameter, std::size_t state) const;
+  std::vector<std::byte> whole(const Unit& unit, const Parameter& parameter, std::size_t state) const;
 
   World& world_;
   plan::Plan plan_;             // the old one: it knows where shares were

@@ -31,14 +31,24 @@ const plan::Content& content_of(const ModelState& model, const Unit& unit, std::
   for (const plan::Role role : {plan::Role::anchor, plan::Role::outer_momentum}) {
     if (state == to_string(role) && buffers[role].exists()) return buffers[role];
   }
-  const std::vector<std::string>& states = plan.unit_states(unit.index());
+  const std::vector<plan::StateSpec>& states = plan.unit_states(unit.index());
   for (std::size_t i = 0; i < states.size(); ++i) {
-    if (state == states[i]) return buffers.states[i];
+    if (state == states[i].name) return buffers.states[i];
   }
   std::string known = "master, gradient";
-  for (const std::string& name : states) known.append(", ").append(name);
+  for (const plan::StateSpec& each : states) known.append(", ").append(each.name);
   if (plan.diverges()) known += ", anchor, outer momentum";
   throw UsageError(fmt::format("unit {}: no state \"{}\"; there are {}", unit.name(), state, known));
+}
+
+// Returns a content that has an fp32 value, or of a gradient one that can be widened to it, for each element.
+const plan::Content& elements_of(const ModelState& model, const Unit& unit, std::string_view state) {
+  const plan::Content& content = content_of(model, unit, state);
+  if (content.type != DType::u8 && content.block == 1) return content;
+  throw UsageError(
+      fmt::format("unit {}: the state \"{}\" has not an fp32 value for each element: state_pieces() has its "
+                  "values as they are",
+                  unit.name(), state));
 }
 
 std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::size_t program,
@@ -86,9 +96,18 @@ void require_alike(ModelState& model, std::span<const Count> counts, const std::
 std::vector<ParameterPiece> ModelInspection::pieces(const Unit& unit, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("pieces()");
-  const plan::Content& content = content_of(model, unit, state);
+  const plan::Content& content = elements_of(model, unit, state);
   model.gradient_copies.resize(model.units.size());
   return settled_pieces(executor, unit.index(), content, model.gradient_copies[unit.index()]);
+}
+std::vector<StatePiece> ModelInspection::state_pieces(const Unit& unit, std::string_view state) {
+  ModelState& model = this->state();
+  Executor& executor = model.executor_between_steps("state_pieces()");
+  const plan::Content& content = content_of(model, unit, state);
+  if (state == "gradient") {
+    throw UsageError(fmt::format("unit {}: a gradient is no state: pieces() has it", unit.name()));
+  }
+  return settled_state_pieces(executor, unit.index(), content);
 }
 void ModelInspection::shards_changed() { state().executor().refresh(); }
 
@@ -100,7 +119,7 @@ std::vector<float> ModelInspection::whole(const Parameter& parameter, std::strin
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  const plan::Content& content = content_of(model, unit, state);
+  const plan::Content& content = elements_of(model, unit, state);
   std::vector<float> copy;
   const HostPieces here(stream(), settled_pieces(executor, unit.index(), content, copy));
   return whole_parameter(world(), plan(), {parameter, state, plan().own(unit.index(), content)}, here.pieces());

@@ -95,7 +95,7 @@ std::vector<plan::Program> plan_programs(const ModelState& model) {
                           .evaluation = uses(options.evaluation),
                           .name = options.name,
                           .trains = std::nullopt,
-                          .optimizer_states = model.optimizers[result.size()]->states(),
+                          .optimizer_states = model.optimizers[result.size()]->state_specs(),
                           .micro_batches = options.micro_batches};
     if (options.trains) {
       program.trains.emplace();
@@ -297,7 +297,7 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .activations = activations,
                    .checkpointing = checkpointing(model),
                    .collective_staging = model.world().staging()};
-  input.optimizer_states = model.optimizers.front()->states();
+  input.optimizer_states = model.optimizers.front()->state_specs();
   ask_for_whole_tensors(model, input);
   return input;
 }

@@ -61,6 +61,23 @@ std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, const plan:
   return result;
 }
 
+std::vector<StatePiece> ModelMemory::state_pieces(std::size_t unit, const plan::Content& content) {
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  const AxisSet own = plan_.own(unit, content);
+  const bool masters = content == plan_.unit_buffers[unit][plan::Role::master];
+  std::vector<StatePiece> result;
+  for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
+    const plan::Part part = layout.part(piece.parameter);
+    if (!masters && part == plan::Part::frozen) continue;
+    std::byte* const shard = address(plan::my_shard(plan_, unit, content, part));
+    const Bytes size = size_of(content.type) * plan::values_of(piece.count, content.block);
+    result.push_back({units_[unit]->parameters()[piece.parameter],
+                      piece.parameter_offset / content.block,
+                      {shard + content.size(piece.shard_offset - layout.begin_in(own, part)).count(), size.count()}});
+  }
+  return result;
+}
+
 std::span<float> ModelMemory::values(const Unit& unit, const Buffer& untrained) {
   const std::size_t offset = plan_.layouts[unit.index()].buffer_offset(unit.index_of(untrained));
   return {reinterpret_cast<float*>(base(plan_.unit_buffers[unit.index()][plan::Role::untrained].buffer)) + offset,

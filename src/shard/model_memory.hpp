@@ -34,6 +34,8 @@ class ModelMemory {
   }
   // The same of values in fp32 that stand at `values` as those of the buffer would.
   std::vector<ParameterPiece> pieces_of(std::size_t unit, const plan::Content& content, std::byte* values);
+  // The same of any of its persistent buffers, in its own type.
+  std::vector<StatePiece> state_pieces(std::size_t unit, const plan::Content& content);
   std::span<float> values(const Unit& unit, const Buffer& untrained);
   std::vector<MemoryRegion> regions();
 

@@ -17,6 +17,7 @@
 #include "tessera/comm/world.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/roles.hpp"
+#include "tessera/shard/model.hpp"  // declares ModelState with its visibility
 #include "tessera/shard/options.hpp"
 #include "tessera/shard/training_program.hpp"
 

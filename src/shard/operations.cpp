@@ -107,7 +107,7 @@ void Operations::set_begun(std::size_t unit, std::vector<std::int64_t> begun) {
   const auto add_states = [&](std::size_t first) {
     const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
     for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
-      states.push_back(reinterpret_cast<float*>(base(state.buffer)) + first);
+      states.push_back(reinterpret_cast<float*>(base(state.buffer) + state.size(first).count()));
     }
   };
   add_states(0);

@@ -67,6 +67,11 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
   return executor.memory().pieces(unit, content);
 }
 
+std::vector<StatePiece> settled_state_pieces(Executor& executor, std::size_t unit, const plan::Content& content) {
+  executor.synchronize();
+  return executor.memory().state_pieces(unit, content);
+}
+
 // ---- whole parameters ----
 
 bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisSet axes) {
@@ -74,36 +79,48 @@ bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisS
   return place(rank) == place(static_cast<std::size_t>(world.rank()));
 }
 
-std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
-                                   std::span<const ParameterPiece> pieces) {
-  const auto& [parameter, state, owned] = asked;
+std::vector<std::byte> whole_values(World& world, const plan::Plan& plan, const WholeParameter& asked,
+                                    std::optional<std::span<const std::byte>> mine) {
+  const Parameter& parameter = asked.parameter;
   const Unit& unit = *parameter.unit();
   const std::size_t index = unit.index_of(parameter);
+  const auto bytes_of = [&](std::size_t elements) {
+    return (size_of(asked.type) * plan::values_of(elements, asked.block)).count();
+  };
   std::vector<std::optional<plan::ShardPiece>> shares;  // by rank: at most one piece of a parameter is in what it owns
   std::size_t largest = 0;
   for (std::size_t rank = 0; rank < plan.options.ranks; ++rank) {
     shares.emplace_back();
-    for (const plan::ShardPiece& piece : plan.layouts[unit.index()].pieces(rank, owned)) {
+    for (const plan::ShardPiece& piece : plan.layouts[unit.index()].pieces(rank, asked.owned)) {
       if (piece.parameter != index) continue;
       shares.back() = piece;
-      largest = std::max(largest, piece.count);
+      largest = std::max(largest, bytes_of(piece.count));
     }
   }
-  const auto mine = std::find_if(pieces.begin(), pieces.end(),
-                                 [&](const ParameterPiece& piece) { return piece.parameter == &asked.parameter; });
-  if (mine == pieces.end() && shares[static_cast<std::size_t>(world.rank())]) {
+  if (!mine && shares[static_cast<std::size_t>(world.rank())]) {
     throw InternalError(fmt::format("this rank's share of {} is missing", parameter.name()));
   }
-  std::vector<float> sent(largest, 0.0f);
-  if (mine != pieces.end()) std::copy(mine->values.begin(), mine->values.end(), sent.begin());
-  const std::vector<std::byte> all =
-      world.gather(std::as_bytes(std::span<const float>(sent)), fmt::format("whole({}), {}", parameter.name(), state));
-  std::vector<float> result(parameter.elements());
+  std::vector<std::byte> sent(largest);
+  if (mine) std::copy(mine->begin(), mine->end(), sent.begin());
+  const std::vector<std::byte> all = world.gather(sent, fmt::format("whole({}), {}", parameter.name(), asked.state));
+  std::vector<std::byte> result(bytes_of(parameter.elements()));
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - owned)) continue;
-    std::memcpy(result.data() + shares[rank]->parameter_offset, all.data() + rank * largest * sizeof(float),
-                shares[rank]->count * sizeof(float));
+    if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - asked.owned)) continue;
+    std::memcpy(result.data() + bytes_of(shares[rank]->parameter_offset), all.data() + rank * largest,
+                bytes_of(shares[rank]->count));
   }
+  return result;
+}
+
+std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
+                                   std::span<const ParameterPiece> pieces) {
+  const auto found = std::find_if(pieces.begin(), pieces.end(),
+                                  [&](const ParameterPiece& piece) { return piece.parameter == &asked.parameter; });
+  std::optional<std::span<const std::byte>> mine;
+  if (found != pieces.end()) mine = std::as_bytes(found->values);
+  const std::vector<std::byte> bytes = whole_values(world, plan, asked, mine);
+  std::vector<float> result(asked.parameter.elements());
+  std::memcpy(result.data(), bytes.data(), bytes.size());
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,13 +38,20 @@ class HostPieces {
 // Whether this rank and another do not differ along these axes.
 bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisSet axes);
 
-// Puts one parameter together from the pieces of all ranks that have its values in common; it is sharded over `owned`
-// (Plan::own). `pieces`: this rank's of the unit, of which those of the parameter are taken. Collective; blocks.
+// Puts one parameter, or a state of it, together from the shares of all ranks that have its values in common; it is
+// sharded over `owned` (Plan::own). Collective; blocks.
 struct WholeParameter {
   const Parameter& parameter;
   std::string_view state;  // all ranks mean the same
   AxisSet owned;
+  DType type = DType::fp32;
+  std::size_t block = 1;  // elements that share a value
 };
+// `mine`: this rank's share, none where it has none.
+std::vector<std::byte> whole_values(World& world, const plan::Plan& plan, const WholeParameter& asked,
+                                    std::optional<std::span<const std::byte>> mine);
+// The same of fp32 values, one for each element. `pieces`: this rank's of the unit, of which those of the parameter are
+// taken.
 std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const WholeParameter& asked,
                                    std::span<const ParameterPiece> pieces);
 
@@ -55,6 +63,9 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
                                            std::vector<float>& copy);
 // The same of buffers that are fp32 always.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content);
+
+// The same of one of a unit's persistent buffers in its own type.
+std::vector<StatePiece> settled_state_pieces(Executor& executor, std::size_t unit, const plan::Content& content);
 
 // The step's scalars. Both synchronise with the compute stream.
 kernels::StepScalars step_scalars(Executor& executor, std::size_t program);

@@ -153,7 +153,7 @@ plan::UnitSpec Unit::spec() const {
                       .masters_in = options_.masters_in,
                       .apart = options_.apart,
                       .prefix = options_.prefix.value_or(name() + ".")};
-  if (options_.optimizer) spec.optimizer_states = options_.optimizer->states();
+  if (options_.optimizer) spec.optimizer_states = options_.optimizer->state_specs();
   for (const Parameter* parameter : parameters()) {
     spec.parameters.push_back({.name = parameter->name(),
                                .shape = parameter->shape(),

@@ -102,9 +102,9 @@ inline void for_each_share(FullyShard& model, const Visit& visit) {
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
     for_each_piece(model, unit, "master", apart ? mine + "master/" : "", visit);
-    const std::vector<std::string> none;
-    for (const std::string& state : plan.trains(u) ? plan.unit_states(u) : none) {
-      for_each_piece(model, unit, state, mine + state + "/", visit);
+    const std::vector<plan::StateSpec> none;
+    for (const plan::StateSpec& state : plan.trains(u) ? plan.unit_states(u) : none) {
+      for_each_piece(model, unit, state.name, mine + state.name + "/", visit);
     }
     if (apart) for_each_piece(model, unit, "anchor", "", visit);
     if (apart) for_each_piece(model, unit, "outer momentum", "outer_momentum/", visit);

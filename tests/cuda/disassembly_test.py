@@ -14,7 +14,7 @@ import unittest
 
 # Kernels that read and write packs of 16 bytes, and those that only read them, by how their names begin.
 READ_AND_WRITE_PACKS = re.compile(r"(forward_rows|backward_rows|backward_rows_and_sums|scale_rows|see|gather_gradient)<[48],|map_elements<|"
-                                  r"logit_gradients<|statistics_and_gradients<|run_(adamw|sgd)<|run_elements<(Divide|Outer|Accumulate)")
+                                  r"logit_gradients<|statistics_and_gradients<|run_(adamw|adamw8bit|sgd)<|run_elements<(Divide|Outer|Accumulate)")
 READ_PACKS = re.compile(r"delta_rows<[48],|softmax_statistics<|add_(blocks|exact_squares)<\(Format\)0")
 TENSOR_CORES = re.compile(r"(forward_tiles|query_gradients|key_gradients)<")
 WRITE_PACKS = re.compile(r"run_sum<|run_elements<CastElements<\(Format\)0,")
@@ -32,7 +32,7 @@ MOST_OF_A_PACK = [("softmax_statistics<", 110, 64), ("statistics_and_gradients<|
                   ("sum_tokens<", 35, 17), ("see<", 108, 87), ("gather_gradient<", 28, 50)]
 # The same of kernels whose types are told by their numbers: fp32 is 0, bf16 is 1, and fp16 is 2.
 MOST_BY_FORMAT = [(r"run_elements<CastElements<\(Format\)0, \(Format\)[01]>", 20), ("run_elements<AccumulateElements<.Format.[01]", 25),
-                  ("run_elements<OuterElements", 18), ("run_adamw<", 140), ("run_sgd<.Format.0", 145), ("run_sgd<.Format.1", 184),
+                  ("run_elements<OuterElements", 18), ("run_adamw<", 140), ("run_adamw8bit<", 1400), ("run_sgd<.Format.0", 145), ("run_sgd<.Format.1", 184),
                   ("run_sum<SumElements<.Format.0", 12), ("add_blocks<", 50), ("add_exact_squares<", 170), ("", 403)]
 
 

@@ -4,11 +4,13 @@
 
 #include "device_data.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/kernels/adamw8bit.hpp"
 #include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/reduce.hpp"
 #include "tessera/kernels/step_scalars.hpp"
+#include "tessera/plan/state_spec.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
@@ -249,6 +251,113 @@ TEST_CASE_TEMPLATE("cuda: runs with settings of their own have the CPU's bits, a
         return kernels::SgdSettings{0.1f * static_cast<float>(i % 7), 0.9f, i % 3 == 0 ? 0.0f : 0.1f, i % 2 == 0};
       }),
       SgdUpdates{});
+}
+
+namespace {
+
+// All that an update with 8-bit moments reads and writes. Codes are kept as the bits of floats, with a byte to spare,
+// so that they can begin off the alignment of a pack.
+struct Kept8bit {
+  explicit Kept8bit(std::size_t count)
+      : master(numbers(count, 1)),
+        gradient(numbers(count, 2)),
+        codes{bits(count, 3), bits(count, 4)},
+        scales{numbers(plan::values_of(count, kernels::moment_block), 5),
+               numbers(plan::values_of(count, kernels::moment_block), 6)} {
+    for (float& scale : scales[1]) scale = std::fabs(scale);
+  }
+  static std::vector<float> bits(std::size_t count, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<float> values(count / 4 + 1);
+    for (float& value : values) value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    return values;
+  }
+
+  std::vector<float> master, gradient, codes[2], scales[2];
+};
+
+std::size_t differences(const Kept8bit& a, const Kept8bit& b) {
+  return bit_differences(a.master, b.master) + bit_differences(a.codes[0], b.codes[0]) +
+         bit_differences(a.codes[1], b.codes[1]) + bit_differences(a.scales[0], b.scales[0]) +
+         bit_differences(a.scales[1], b.scales[1]);
+}
+
+std::uint8_t* codes_at(float* floats, std::size_t shift) {
+  return reinterpret_cast<std::uint8_t*>(floats) + (shift > 0 ? 1 : 0);
+}
+
+// update(stream, spans, scalars)
+template <typename Update>
+void check_8bit(std::size_t count, std::size_t shift, std::int32_t skip, const Update& update) {
+  kernels::StepScalars scalars = scalars_at_step_3();
+  scalars.skip = skip;
+  Kept8bit host(count), device(count);
+  DeviceScalars on_gpu(scalars);
+  DeviceBuffer<float> master(device.master, shift), gradient(device.gradient, shift);
+  DeviceBuffer<float> codes[] = {{device.codes[0], shift}, {device.codes[1], shift}};
+  DeviceBuffer<float> scales[] = {{device.scales[0], shift}, {device.scales[1], shift}};
+  Stream cpu = host_stream(), gpu = cuda_stream();
+  update(cpu,
+         {host.master.data(),
+          {codes_at(host.codes[0].data(), shift), host.scales[0].data()},
+          {codes_at(host.codes[1].data(), shift), host.scales[1].data()},
+          host.gradient.data(),
+          count},
+         &scalars);
+  update(gpu,
+         {master.data(),
+          {codes_at(codes[0].data(), shift), scales[0].data()},
+          {codes_at(codes[1].data(), shift), scales[1].data()},
+          gradient.data(),
+          count},
+         on_gpu.get());
+  gpu.synchronize();
+  device.master = master.values();
+  for (int i = 0; i < 2; ++i) device.codes[i] = codes[i].values();
+  for (int i = 0; i < 2; ++i) device.scales[i] = scales[i].values();
+  CHECK(differences(host, device) == 0);
+  CHECK((differences(host, Kept8bit(count)) == 0) == (skip != 0 || count == 0));
+  CHECK((master.guards_intact() && scales[0].guards_intact() && scales[1].guards_intact()));
+}
+
+}  // namespace
+
+TEST_CASE("cuda: adamw8bit has the CPU's bits, and changes nothing in a skipped step") {
+  constexpr kernels::AdamWSettings settings = {
+      .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
+  const auto update = [&](Stream& on, const kernels::AdamW8bitSpans& spans, const kernels::StepScalars* scalars) {
+    kernels::adamw8bit(on, spans, settings, scalars);
+  };
+  for (const std::size_t count : {0u, 1u, 7u, 255u, 256u, 257u, 1031u, 5000u}) {
+    for (const std::size_t shift : {0u, 1u, 3u}) {
+      CAPTURE(count);
+      CAPTURE(shift);
+      check_8bit(count, shift, 0, update);
+    }
+    check_8bit(count, 0, 1, update);
+  }
+}
+
+TEST_CASE("cuda: runs of adamw8bit with settings of their own have the CPU's bits, and the rest stays") {
+  std::vector<kernels::AdamWRun> runs;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < 70; ++i) {
+    runs.push_back({end,
+                    i == 40 ? 4099 : i * i % 531,
+                    {.learning_rate = 0.1f * static_cast<float>(i % 7),
+                     .beta1 = i % 5 == 1 ? 0.7f : 0.9f,
+                     .beta2 = 0.95f,
+                     .epsilon = i % 4 == 0 ? 1e-6f : 1e-8f,
+                     .weight_decay = i % 3 == 0 ? 0.0f : 0.1f,
+                     .own_decays = i % 5 == 1}});
+    end = (end + runs.back().count + 255 + 256 * (i % 3)) / 256 * 256;
+  }
+  for (const std::size_t shift : {0u, 1u}) {
+    check_8bit(end, shift, 0,
+               [&](Stream& on, const kernels::AdamW8bitSpans& spans, const kernels::StepScalars* scalars) {
+                 kernels::adamw8bit(on, spans, runs, 3e-2f, scalars);
+               });
+  }
 }
 
 TEST_CASE("cuda: sgd has the CPU's bits with and without momentum, Nesterov's too") {

@@ -15,6 +15,7 @@
 #include "tessera/comm/run.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/optim/adamw.hpp"
+#include "tessera/optim/adamw8bit.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 using namespace tessera;
@@ -62,6 +63,7 @@ struct Case {
   BackendChoice backend = BackendChoice::automatic;
   FullyShardOptions sharding = {};
   MemorySpace states_in = MemorySpace::device;  // of every other unit
+  bool eight_bits = false;                      // moments have 8 bits
 };
 
 using Weights = std::map<std::string, std::vector<float>>;
@@ -86,7 +88,8 @@ Outcome train_on(World& world, const Case& which) {
     if (elsewhere && which.states_in != MemorySpace::device) unit.states_in = which.states_in;
     model.add(*units.back(), unit);
   }
-  model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f});
+  model.finalize(which.eight_bits ? std::unique_ptr<Optimizer>(AdamW8bit{.learning_rate = 0.01f, .clip_norm = 0.7f})
+                                  : std::unique_ptr<Optimizer>(AdamW{.learning_rate = 0.01f, .clip_norm = 0.7f}));
   Outcome outcome;
   const Granules granules = model.granules();
   const std::size_t micro_batches = granules.total > 0 ? granules.mine() : options.micro_batches;
@@ -107,6 +110,7 @@ Outcome train_on(World& world, const Case& which) {
   }
   for (std::size_t i = 0; i < units.size(); ++i) {
     for (const char* state : {"master", "m", "v"}) {
+      if (which.eight_bits && state != std::string_view("master")) continue;  // masters have followed them
       outcome.weights[std::to_string(i) + state] = model.whole(units[i]->weight, state);
     }
     if (options.outer.every > 0) {
@@ -344,6 +348,22 @@ TEST_CASE("cuda: masters_and_states_in_the_hosts_memory_have_the_bits_of_the_dev
     which.sharding.diagnostics = {.delay_seed = 3, .poison = true, .touch = true};
     CAPTURE(to_string(strategy));
     CHECK(same_bits(train<bf16>(which), train<bf16>(reference)));
+  }
+}
+
+TEST_CASE("cuda: moments_of_8_bits_have_the_bits_of_the_cpu_wherever_they_stand") {
+  for (const int ranks : {1, 3}) {
+    Case reference{.device = DeviceChoice::cpu, .ranks = ranks, .precision = bf16_mixed};
+    reference.eight_bits = true;
+    const Outcome expected = train<bf16>(reference);
+    for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
+      Case which = reference;
+      which.device = DeviceChoice::cuda;
+      which.sharding.strategy = strategy;
+      which.states_in = strategy == Strategy::ddp && ranks > 1 ? MemorySpace::device : MemorySpace::host;
+      CAPTURE(to_string(strategy));
+      CHECK(same_bits(train<bf16>(which), expected));
+    }
   }
 }
 

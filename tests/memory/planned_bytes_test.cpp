@@ -210,6 +210,24 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
   }
 }
 
+TEST_CASE("planned_bytes_equal_measured_bytes_of_moments_of_8_bits") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
+    for (const int ranks : {1, 3}) {
+      Run run;
+      run.ranks = ranks;
+      run.optimizer = toy::in_eight_bits;
+      run.widths = {5, 130, 131, 7, 3};
+      run.options.strategy = strategy;
+      check<float>(run);
+      run.options.precision = bf16_mixed;
+      run.options.micro_batches = 2;
+      if (strategy != Strategy::ddp) run.offloaded = {1, 2};
+      check<bf16>(run);
+    }
+  }
+}
+
 TEST_CASE("planned_bytes_equal_measured_bytes_where_a_replicas_share_stays_until_backward") {
   REQUIRE_PROBE();
   for (const std::size_t replicas : {2u, 3u}) {

@@ -22,7 +22,7 @@ class Trainee {
       dys_[micro].resize(targets_.size());
     }
     add_layers(model_, layers_, run);
-    model_.finalize(tessera::AdamW{.learning_rate = 0.01f, .clip_norm = run.clip});
+    model_.finalize(optimizer_of(run));
   }
 
   tessera::FullyShard& model() { return model_; }

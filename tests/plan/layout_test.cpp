@@ -78,6 +78,24 @@ TEST_CASE("parameters_follow_each_other_on_multiples_of_128") {
   });
 }
 
+TEST_CASE("with_states_of_blocks_no_block_is_two_parameters_or_two_ranks") {
+  const std::vector<StateSpec> states = {"m", StateSpec("codes", DType::u8), StateSpec("scales", DType::fp32, 512)};
+  CHECK(alignment_for(states) == 512);
+  CHECK(alignment_for(std::vector<StateSpec>{"m", StateSpec("scales", DType::fp32, 8)}) == 128);
+  for (const UnitSpec& unit : edge_units()) {
+    for (const std::size_t ranks : rank_counts) {
+      const UnitLayout layout(unit, mesh_of(1, ranks), alignment_for(states));
+      CHECK(layout.shard_elements() % 512 == 0);
+      for (std::size_t p = 0; p < layout.parameters(); ++p) {
+        CHECK(layout.offset(p) % 512 == 0);
+        for (std::size_t block = 0; block + 1 < layout.elements(p); block += 512) {
+          CHECK(layout.owner(p, block).count >= std::min<std::size_t>(512, layout.elements(p) - block));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("shards_are_equal_aligned_and_no_larger_than_padding_demands") {
   for_each_layout([](const UnitSpec&, const UnitLayout& layout, std::size_t replicas) {
     std::size_t used = 0;

@@ -142,7 +142,7 @@ inline Model adversarial_model() {
                               .evaluation = {{2, evaluate}, {3, evaluate}},
                               .name = "discriminator",
                               .trains = std::nullopt,
-                              .optimizer_states = std::vector<std::string>{"momentum"},
+                              .optimizer_states = std::vector<StateSpec>{"momentum"},
                               .micro_batches = 3};
   const Program generator{.micro_batch = {{0, forward},
                                           {1, forward},
@@ -244,11 +244,15 @@ inline Model experts_model() {
   return {"experts", std::move(units), Program::chain(5)};
 }
 
-// Units whose optimizers' states stand in the host's memory, beside others whose do not, one of them frozen in part.
+// Units whose optimizers' states stand in the host's memory, beside others whose do not, one of them frozen in part,
+// and two with states in types of their own.
 inline Model offloading_model() {
   std::vector<UnitSpec> units = odd_units(5);
   for (const std::size_t unit : {0u, 1u, 3u, 4u}) units[unit].states_in = MemorySpace::host;
   units[3].parameters[0].frozen = true;
+  for (const std::size_t unit : {1u, 2u}) {
+    units[unit].optimizer_states = {StateSpec("codes", DType::u8), StateSpec("scales", DType::fp32, 256)};
+  }
   return {"offloading", std::move(units), Program::chain(5)};
 }
 
@@ -262,6 +266,13 @@ inline Model offloading_masters_model() {
   model.units[4].apart = Axis::replicate;
   model.units[4].prefix = "u4.";
   return model;
+}
+
+// States with types and blocks of their own beside others, on the device.
+inline Model block_states_model() {
+  std::vector<UnitSpec> units = odd_units(3);
+  units[1].optimizer_states = {StateSpec("codes", DType::u8), StateSpec("scales", DType::fp32, 256)};
+  return {"block states", std::move(units), Program::chain(3)};
 }
 
 // A layer cut into slices along an axis beside the two, between layers that its ranks have in common.

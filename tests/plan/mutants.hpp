@@ -26,6 +26,7 @@ struct MutantClass {
 
 std::vector<MutantClass> wait_mutants();        // waits and records
 std::vector<MutantClass> range_mutants();       // sizes and shards
+std::vector<MutantClass> state_mutants();       // types and blocks of optimizers' states
 std::vector<MutantClass> slot_mutants();        // releases, slots, addresses
 std::vector<MutantClass> collective_mutants();  // ranks that disagree
 std::vector<MutantClass> group_mutants();       // collectives of several units

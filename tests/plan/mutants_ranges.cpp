@@ -186,6 +186,50 @@ void content_of_another_kind(const Plan& plan, const MutantSink& sink) {
   }
 }
 
+// A state is said to have values of another type or for other blocks than its optimizer says, in its place or in the
+// slot; or the optimizer says so of what stands there.
+void state_of_another_kind(const Plan& plan, const MutantSink& sink) {
+  const auto other = [](DType type) { return type == DType::fp32 ? DType::u8 : DType::fp32; };
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const UnitBuffers& buffers = plan.unit_buffers[unit];
+    for (std::size_t state = 0; state < buffers.states.size(); ++state) {
+      const std::string place = fmt::format("state {} of {}", state, plan.units[unit].name);
+      if (plan.layouts[unit].shard_elements(Part::trained) == 0) {
+        sink.exclude();
+        continue;
+      }
+      for (std::vector<Content> UnitBuffers::*const contents : {&UnitBuffers::states, &UnitBuffers::state_slots}) {
+        if ((buffers.*contents).empty()) continue;
+        Plan type = plan, block = plan;
+        Content& of_type = (type.unit_buffers[unit].*contents)[state];
+        of_type.type = other(of_type.type);
+        sink.take(std::move(type), place);
+        (block.unit_buffers[unit].*contents)[state].block *= 2;
+        sink.take(std::move(block), place);
+      }
+      if (!plan.units[unit].optimizer_states) continue;
+      Plan type = plan, block = plan, fewer = plan;
+      StateSpec& of_type = (*type.units[unit].optimizer_states)[state];
+      of_type.type = other(of_type.type);
+      sink.take(std::move(type), place);
+      (*block.units[unit].optimizer_states)[state].block *= 2;
+      sink.take(std::move(block), place);
+      fewer.units[unit].optimizer_states->pop_back();
+      sink.take(std::move(fewer), place);
+    }
+  }
+}
+
+// Parameters and shards are aligned as for optimizers without blocks.
+void blocks_of_two_ranks(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!plan.trains(unit) || alignment_for(plan.unit_states(unit)) == alignment_elements) continue;
+    Plan mutant = plan;
+    mutant.layouts[unit] = UnitLayout(plan.units[unit], plan.mesh);
+    sink.take(std::move(mutant), plan.units[unit].name);
+  }
+}
+
 }  // namespace
 
 std::vector<MutantClass> range_mutants() {
@@ -201,6 +245,10 @@ std::vector<MutantClass> range_mutants() {
           {"content of another kind", false, content_of_another_kind},
           {"only my shard in place of the whole", false, only_my_shard},
           {"the whole in place of my shard", false, everybodys_shards}};
+}
+
+std::vector<MutantClass> state_mutants() {
+  return {{"state of another kind", false, state_of_another_kind}, {"blocks of two ranks", false, blocks_of_two_ranks}};
 }
 
 }  // namespace tessera::plan

@@ -63,10 +63,16 @@ TEST_CASE("the_hash_sees_names_shapes_and_states") {
       }),
       hash_of([](CompileInput& in) { in.units[0].parameters[0].optional = true; }),
       hash_of([](CompileInput& in) { in.optimizer_states = {"momentum"}; }),
+      hash_of([](CompileInput& in) {
+        in.optimizer_states = {StateSpec("m", DType::u8), "v"};
+      }),
+      hash_of([](CompileInput& in) {
+        in.optimizer_states = {"m", StateSpec("v", DType::fp32, 64)};
+      }),
       hash_of([](CompileInput& in) { in.programs.front().evaluation.clear(); }),
       hash_of([](CompileInput& in) { in.options.precision = bf16_mixed; }),
   };
-  CHECK(hashes.size() == 8);
+  CHECK(hashes.size() == 10);
 }
 
 TEST_CASE("the_hash_sees_every_field_that_is_executed") {

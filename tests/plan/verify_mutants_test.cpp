@@ -97,6 +97,7 @@ std::vector<Subject> subjects() {
       add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2});
     }
     add(result, tied_model(), {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2});
+    add(result, block_states_model(), {.strategy = strategy, .ranks = 4, .replicas = 2});
     add(result, varied_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 3});
     add(result, chain_model(3), {.strategy = strategy, .ranks = 3, .replicas = 3, .bucket_cap = Bytes(1540)});
@@ -250,6 +251,7 @@ TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   };
   judge_all(wait_mutants(), plans);
   judge_all(range_mutants(), small_subjects(plans));
+  judge_all(state_mutants(), plans);
   judge_all(slot_mutants(), plans);
   judge_all(collective_mutants(), plans);
   judge_all(group_mutants(), plans);

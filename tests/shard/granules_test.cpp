@@ -44,6 +44,7 @@ struct Run {
   std::set<std::size_t> frozen = {};
   std::vector<std::size_t> of_steps = {};  // granules that have samples, by step in turn; none: all have
   bool weighs = false;                     // granules have weights
+  bool eight_bits = false;                 // moments have 8 bits
 };
 
 std::string describe(const Run& run) {
@@ -119,7 +120,10 @@ Result train(const Run& run) {
   std::mutex mutex;
   tessera::launch({.ranks = run.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Net<T> net(world, run);
-    net.model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip});
+    toy::Run optimizer;
+    optimizer.clip = run.clip;
+    if (run.eight_bits) optimizer.optimizer = toy::in_eight_bits;
+    net.model.finalize(toy::optimizer_of(optimizer));
     for (int step = 0; step < run.steps; ++step) {
       train_step(net, run, step);
       const tessera::StepReport report = net.model.last_step();
@@ -197,6 +201,14 @@ TEST_CASE("any_number_of_ranks_has_the_same_bits_when_gradients_travel_in_anothe
   check_any_ranks<tessera::bf16>([](Run& run) {
     run.precisions = {
         {DType::bf16, DType::bf16, DType::fp32}, tessera::bf16_mixed, {DType::bf16, DType::bf16, DType::fp16}};
+  });
+}
+
+TEST_CASE("any_number_of_ranks_has_the_same_bits_with_moments_of_8_bits") {
+  check_any_ranks<tessera::bf16>([](Run& run) {
+    run.eight_bits = true;
+    run.options.precision = tessera::bf16_mixed;
+    run.widths = {3, 86, 3, 257, 1};
   });
 }
 

@@ -21,6 +21,7 @@
 
 #include "tessera/comm/run.hpp"
 #include "tessera/optim/adamw.hpp"
+#include "tessera/optim/adamw8bit.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
 namespace toy {
@@ -213,6 +214,17 @@ class Unrounded final : public tessera::Optimizer {
   std::unique_ptr<tessera::Optimizer> adamw_;
 };
 
+// AdamW with moments of 8 bits and the same settings.
+inline std::unique_ptr<tessera::Optimizer> in_eight_bits() {
+  return tessera::AdamW8bit{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = 0.5f};
+}
+
+inline std::unique_ptr<tessera::Optimizer> optimizer_of(const Run& run) {
+  if (run.optimizer) return run.optimizer();
+  const tessera::AdamW adamw{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip};
+  return run.rounds ? std::unique_ptr<tessera::Optimizer>(adamw) : std::make_unique<Unrounded>(adamw);
+}
+
 template <typename T = float>
 Result train(const Run& run) {
   constexpr std::size_t rows = 3;
@@ -225,10 +237,7 @@ Result train(const Run& run) {
     }
     tessera::FullyShard model(world, run.options);
     add_layers(model, layers, run);
-    const tessera::AdamW adamw{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip};
-    model.finalize(run.optimizer ? run.optimizer(run.clip)
-                   : run.rounds  ? std::unique_ptr<tessera::Optimizer>(adamw)
-                                 : std::make_unique<Unrounded>(adamw));
+    model.finalize(optimizer_of(run));
 
     const std::size_t micro_batches = run.options.micro_batches;
     std::vector<Values> inputs(micro_batches), targets(micro_batches), dys(micro_batches);

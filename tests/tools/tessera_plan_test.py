@@ -29,11 +29,11 @@ def round_up(value, step):
     return -(-value // step) * step
 
 
-def shard(layer, ranks):
+def shard(layer, ranks, alignment=128):
     """Elements of a layer's shard: weight and bias on multiples of 128, then equal shards on multiples of 128."""
     inputs, outputs = layer
-    flat = round_up(inputs * outputs, 128) + round_up(outputs, 128)
-    return round_up(-(-flat // ranks), 128)
+    flat = round_up(inputs * outputs, alignment) + round_up(outputs, alignment)
+    return round_up(-(-flat // ranks), alignment)
 
 
 class TesseraPlan(unittest.TestCase):
@@ -51,6 +51,24 @@ class TesseraPlan(unittest.TestCase):
                     self.assertEqual(found["peak"], sum(found["categories"].values()))
                     self.assertLessEqual(found["live"], found["peak"])
 
+    def test_moments_of_8_bits_have_a_byte_each_and_a_scale_for_256_of_them(self):
+        for ranks in [1, 2, 3, 7]:
+            for strategy, copies in [("fsdp", 1), ("ddp", ranks)]:
+                found = plan(*MODEL, "--world", ranks, "--strategy", strategy, "--optimizer", "adamw8bit")
+                kept = [copies * shard(layer, ranks, 256) for layer in self.layers]
+                self.assertEqual(found["optimizer_states"], ["m", "m_scale", "v", "v_scale"])
+                self.assertEqual(found["categories"]["parameters"], round_up(4 * sum(kept), 4096))
+                buffers = sum(2 * (round_up(each, 512) + round_up(each // 64, 512)) for each in kept)
+                self.assertAlmostEqual(found["categories"]["optimizer"], buffers, delta=4096)
+                self.assertTrue(found["verified"]["sound"])
+        text = tessera("plan", *MODEL, "--optimizer", "adamw8bit").stdout
+        self.assertIn("states of the optimizer: m (u8), m_scale (fp32, one of 256 elements), v (u8)", text)
+        gpt2 = ["--model", "gpt2-124m", "--world", 8]
+        wide, narrow = [plan(*gpt2, "--optimizer", name)["categories"]["optimizer"] for name in ["adamw", "adamw8bit"]]
+        self.assertGreater(wide / narrow, 3.9)
+        text = tessera("plan", "--params", "7e9", "--optimizer", "adamw8bit").stdout
+        self.assertIn("states m (u8), m_scale (fp32, one of 256 elements), v (u8)", text)
+
     def test_every_plan_is_verified(self):
         for extra in [[], ["--prefetch", 0], ["--micro-batches", 3, "--accumulate-mode", "local"],
                       ["--reshard-after-forward", "no"], ["--overlap-reduction", "no"], ["--precision", "bf16"]]:
@@ -63,7 +81,7 @@ class TesseraPlan(unittest.TestCase):
     def test_each_option_changes_the_plan(self):
         base = [*MODEL, "--world", 4, "--micro-batches", 2]
         changes = [[], ["--prefetch", 2], ["--reshard-after-forward", "no"], ["--overlap-reduction", "no"],
-                   ["--strategy", "ddp"], ["--strategy", "zero1"], ["--strategy", "zero2"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"]]
+                   ["--strategy", "ddp"], ["--strategy", "zero1"], ["--strategy", "zero2"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"], ["--optimizer", "adamw8bit"]]
         self.assertEqual(len({plan(*base, *change)["hash"] for change in changes}), len(changes))
 
     def test_the_text_has_every_category_and_the_verdict(self):
@@ -140,7 +158,7 @@ class BadOptions(unittest.TestCase):
             self.assert_refused(["plan", *MODEL, name, "0"], name)
 
     def test_an_unknown_choice_is_named_with_the_choices(self):
-        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp|hsdp|hfsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|sgd"),
+        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp|hsdp|hfsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|adamw8bit|sgd"),
                              ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no|group"),
                              ("--overlap-reduction", "yes|no")]:
             for value in ["xyz", "YES", "0", " yes"]:

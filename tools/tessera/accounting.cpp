@@ -2,6 +2,7 @@
 #include "accounting.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -151,6 +152,14 @@ double zero_paper(const ParametersQuestion& question, Strategy strategy) {
   return question.parameters * models::zero_paper_per_parameter(strategy, question.ranks, question.replicas);
 }
 
+// "2 fp32 states each", or by name where they are of several types.
+std::string states_text(const std::vector<tessera::plan::StateSpec>& states) {
+  std::vector<std::string> described;
+  for (const tessera::plan::StateSpec& state : states) described.push_back(describe(state));
+  if (described == names_of(states)) return fmt::format("{} fp32 states each", states.size());
+  return fmt::format("states {} each", fmt::join(described, ", "));
+}
+
 }  // namespace
 
 std::string text_of(const ParametersQuestion& question) {
@@ -163,13 +172,14 @@ std::string text_of(const ParametersQuestion& question) {
     for (const Column& column : columns) cells.push_back(decimal_size(persistent(question, strategy, column)));
   }
   return fmt::format(
-      "{:g} parameters on {}, {} fp32 states each\n\n{}\n"
+      "{:g} parameters on {}, {}\n\n{}\n"
       "The paper: 2 bytes for a parameter, 2 for its gradient, 12 for Adam. The others are what Tessera keeps: fp32\n"
       "masters and reduced gradients, with bf16 or fp16 copies where it is mixed, for one micro-batch and for "
       "several.\n"
       "Gathered units, gradients on their way, padding and activations come on top: plan a model (--model) for "
       "those.\n",
-      question.parameters, mesh_text(question.ranks, question.replicas), question.optimizer_states.size(), table(rows));
+      question.parameters, mesh_text(question.ranks, question.replicas), states_text(question.optimizer_states),
+      table(rows));
 }
 
 Json json_of(const ParametersQuestion& question) {

@@ -53,7 +53,7 @@ struct ParametersQuestion {
   double parameters;
   std::size_t ranks;
   std::size_t replicas;
-  std::vector<std::string> optimizer_states;
+  std::vector<tessera::plan::StateSpec> optimizer_states;
 };
 
 std::string text_of(const ParametersQuestion& question);

@@ -26,7 +26,8 @@ constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch
 
 class Search {
  public:
-  Search(const FitQuestion& question, const std::vector<std::string>& states) : question_(question), states_(states) {}
+  Search(const FitQuestion& question, const std::vector<plan::StateSpec>& states)
+      : question_(question), states_(states) {}
 
   Fit run() {
     Fit fit;
@@ -218,13 +219,13 @@ class Search {
   }
 
   const FitQuestion& question_;
-  const std::vector<std::string>& states_;
+  const std::vector<plan::StateSpec>& states_;
   std::map<std::pair<bool, std::size_t>, Bytes> activations_;
 };
 
 }  // namespace
 
-Fit find_fit(const FitQuestion& question, const std::vector<std::string>& optimizer_states) {
+Fit find_fit(const FitQuestion& question, const std::vector<plan::StateSpec>& optimizer_states) {
   return Search(question, optimizer_states).run();
 }
 

@@ -37,7 +37,7 @@ struct Fit {
   std::vector<FitCandidate> too_large;  // in the order of the search
   bool offloads = false;                // nothing fits with everything on the device
 };
-Fit find_fit(const FitQuestion& question, const std::vector<std::string>& optimizer_states);
+Fit find_fit(const FitQuestion& question, const std::vector<tessera::plan::StateSpec>& optimizer_states);
 
 // Why it does not fit: the term that is too large.
 std::string reason(const FitCandidate& candidate, tessera::Bytes limit);

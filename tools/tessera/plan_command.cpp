@@ -24,7 +24,7 @@ void print_drawing(const PlanRequest& request, const PlanReport& report) {
   if (request.draw) fmt::print("\n{}", draw(report.plan));
 }
 
-bool answer_parameters(const PlanRequest& request, const std::vector<std::string>& states) {
+bool answer_parameters(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const tessera::plan::PlanOptions& options = request.setting.options;
   const ParametersQuestion question{*request.parameters, options.ranks, options.replicas, states};
   if (request.json) {
@@ -35,13 +35,13 @@ bool answer_parameters(const PlanRequest& request, const std::vector<std::string
   return true;
 }
 
-void draw_time(const PlanRequest& request, const std::vector<std::string>& states, const TimeReport& report,
-               const TimeSetting& time) {
+void draw_time(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states,
+               const TimeReport& report, const TimeSetting& time) {
   if (request.time.trace) write_timeline(report, time, *request.time.trace);
   if (request.time.figure) plot_scaling(*request.subject, request.setting, states, time, *request.time.figure);
 }
 
-bool answer_plan(const PlanRequest& request, const std::vector<std::string>& states) {
+bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const PlanReport report = make_report(*request.subject, request.setting, states);
   Json object = json_of(report);
   std::string text = text_of(report);
@@ -64,7 +64,7 @@ bool answer_plan(const PlanRequest& request, const std::vector<std::string>& sta
   return report.verification.ok();
 }
 
-bool answer_time_comparison(const PlanRequest& request, const std::vector<std::string>& states) {
+bool answer_time_comparison(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const TimeSetting setting = time_setting(request.time);
   const std::vector<TimedSetting> times = compare_times(*request.subject, request.setting, states, setting);
   if (request.json) {
@@ -76,7 +76,7 @@ bool answer_time_comparison(const PlanRequest& request, const std::vector<std::s
   return true;
 }
 
-bool answer_comparison(const PlanRequest& request, const std::vector<std::string>& states) {
+bool answer_comparison(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   if (request.time.asked) return answer_time_comparison(request, states);
   const std::vector<PlanReport> reports = compare(*request.subject, request.setting, states);
   if (request.json) {
@@ -101,7 +101,7 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
 }
 
 // Lists what fits, by predicted time, then all about the first.
-bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vector<std::string>& states) {
+bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vector<tessera::plan::StateSpec>& states) {
   const TimeSetting setting = time_setting(request.time);
   const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);
   const PlanReport best = make_report(*request.subject, times.front().setting, states);
@@ -124,7 +124,7 @@ bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vecto
 }
 
 // The table, then all about its first row.
-bool answer_fit(const PlanRequest& request, const std::vector<std::string>& states) {
+bool answer_fit(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const FitQuestion question{*request.subject, request.setting, request.freedom, *request.fit};
   const Fit fit = find_fit(question, states);
   require_some_fit(question, fit);
@@ -146,7 +146,7 @@ bool answer_fit(const PlanRequest& request, const std::vector<std::string>& stat
 bool run_plan(std::vector<std::string> arguments) {
   const std::optional<PlanRequest> request = parse_plan_request(std::move(arguments));
   if (!request) return true;
-  const std::vector<std::string> states = optimizer_states(request->optimizer);
+  const std::vector<tessera::plan::StateSpec> states = optimizer_states(request->optimizer);
   if (request->parameters) return answer_parameters(*request, states);
   if (request->fit) return answer_fit(*request, states);
   if (request->compare) return answer_comparison(*request, states);

@@ -23,7 +23,7 @@ std::string_view purpose(plan::Category category) {
   switch (category) {
     case plan::Category::parameters: return "fp32 masters, and whole copies";
     case plan::Category::gradients: return "reduced, fp32";
-    case plan::Category::optimizer: return "states, fp32";
+    case plan::Category::optimizer: return "the optimizer's states";
     case plan::Category::accumulation: return "whole fp32 gradients that add up on the rank";
     case plan::Category::parameter_slots: return "gathered units";
     case plan::Category::gradient_slots: return "unreduced gradients";
@@ -62,7 +62,9 @@ std::string headline(const PlanReport& report) {
   if (micro_batches > 1 && options.granules == 0) text += fmt::format(" ({})", to_string(options.accumulation));
   if (report.setting.activation_checkpointing) text += ", activations recomputed";
   text += tessera::trainer::offload_text(options.offload);
-  return text + fmt::format(", states of the optimizer: {}\n", fmt::join(report.plan.optimizer_states, ", "));
+  std::vector<std::string> states;
+  for (const plan::StateSpec& state : report.plan.optimizer_states) states.push_back(plan::describe(state));
+  return text + fmt::format(", states of the optimizer: {}\n", fmt::join(states, ", "));
 }
 
 std::string row(std::string_view name, Bytes size, std::string_view what) {
@@ -139,7 +141,7 @@ Json verification_json(const plan::Verification& verification) {
 }  // namespace
 
 PlanReport make_report(const Subject& subject, const Setting& setting,
-                       const std::vector<std::string>& optimizer_states) {
+                       const std::vector<plan::StateSpec>& optimizer_states) {
   PlanReport report{
       .subject = subject, .setting = setting, .plan = compile(compile_input(subject, setting, optimizer_states))};
   report.memory = plan::memory(report.plan);
@@ -221,7 +223,7 @@ Json json_of(const PlanReport& report) {
           {"activation_checkpointing", report.setting.activation_checkpointing},
           {"activations_counted", report.subject.counts_activations()},
           {"batch", report.setting.batch},
-          {"optimizer_states", report.plan.optimizer_states},
+          {"optimizer_states", plan::names_of(report.plan.optimizer_states)},
           {"hash", fmt::format("{:016x}", hash(report.plan))},
           {"categories", categories},
           {"peak", report.memory.peak.count()},
@@ -234,7 +236,7 @@ Json json_of(const PlanReport& report) {
 }
 
 std::vector<PlanReport> compare(const Subject& subject, Setting setting,
-                                const std::vector<std::string>& optimizer_states) {
+                                const std::vector<plan::StateSpec>& optimizer_states) {
   std::vector<PlanReport> reports;
   for (const tessera::Strategy strategy : strategies_on(setting.options)) {
     setting.options.strategy = strategy;

@@ -26,7 +26,7 @@ struct PlanReport {
 
 // Compiles, verifies and adds up. Throws UsageError for what cannot be planned.
 PlanReport make_report(const Subject& subject, const Setting& setting,
-                       const std::vector<std::string>& optimizer_states);
+                       const std::vector<tessera::plan::StateSpec>& optimizer_states);
 
 std::string text_of(const PlanReport& report);
 Json json_of(const PlanReport& report);
@@ -41,7 +41,7 @@ std::string_view purpose(tessera::plan::Category category);
 
 // One report for each strategy, the rest of the setting as it is.
 std::vector<PlanReport> compare(const Subject& subject, Setting setting,
-                                const std::vector<std::string>& optimizer_states);
+                                const std::vector<tessera::plan::StateSpec>& optimizer_states);
 
 std::string text_of(const std::vector<PlanReport>& reports);
 Json json_of(const std::vector<PlanReport>& reports);

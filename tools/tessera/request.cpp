@@ -14,7 +14,9 @@
 
 #include "models/model.hpp"
 #include "models/units_file.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/optim/adamw.hpp"
+#include "tessera/optim/adamw8bit.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "text.hpp"
@@ -80,7 +82,7 @@ std::map<WindowKey, Work> Subject::counted_work(const Setting& setting) const {
 }
 
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
-                                          const std::vector<std::string>& optimizer_states) {
+                                          const std::vector<tessera::plan::StateSpec>& optimizer_states) {
   models::Model model = subject.model(setting.activation_checkpointing);
   tessera::plan::CompileInput input{
       std::move(model.units), {std::move(model.program)}, setting.options, optimizer_states};
@@ -191,9 +193,11 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
             [&](const std::string& text) { model.units = text; });
   line.take({"--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours"},
             [&](const std::string& text) { request.parameters = parameter_number("--params", text); });
-  line.choice<OptimizerKind>("--optimizer", request.optimizer,
-                             {{"adamw", OptimizerKind::adamw}, {"sgd", OptimizerKind::sgd}},
-                             "adamw keeps two fp32 states per parameter, sgd (with momentum) one [adamw]");
+  line.choice<OptimizerKind>(
+      "--optimizer", request.optimizer,
+      {{"adamw", OptimizerKind::adamw}, {"adamw8bit", OptimizerKind::adamw8bit}, {"sgd", OptimizerKind::sgd}},
+      "adamw keeps two fp32 states per parameter, adamw8bit the same in 8 bits with scales, sgd "
+      "(with momentum) one [adamw]");
 }
 
 void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options) {
@@ -488,11 +492,14 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   return request;
 }
 
-std::vector<std::string> optimizer_states(OptimizerKind kind) {
-  const std::unique_ptr<tessera::Optimizer> optimizer =
-      kind == OptimizerKind::adamw ? std::unique_ptr<tessera::Optimizer>(tessera::AdamW{})
-                                   : std::unique_ptr<tessera::Optimizer>(tessera::Sgd{.momentum = 0.9f});
-  return optimizer->states();
+std::vector<tessera::plan::StateSpec> optimizer_states(OptimizerKind kind) {
+  const auto states_of = [](const std::unique_ptr<tessera::Optimizer>& optimizer) { return optimizer->state_specs(); };
+  switch (kind) {
+    case OptimizerKind::adamw: return states_of(tessera::AdamW{});
+    case OptimizerKind::adamw8bit: return states_of(tessera::AdamW8bit{});
+    case OptimizerKind::sgd: return states_of(tessera::Sgd{.momentum = 0.9f});
+  }
+  throw tessera::InternalError("an optimizer of no kind");
 }
 
 }  // namespace tools

@@ -64,7 +64,7 @@ class Subject {
 
 // With the subject's activations.
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
-                                          const std::vector<std::string>& optimizer_states);
+                                          const std::vector<tessera::plan::StateSpec>& optimizer_states);
 
 // Freedom says what --fit searches; the rest stays as it is in the setting.
 struct Freedom {
@@ -78,7 +78,7 @@ struct Freedom {
 };
 inline constexpr std::size_t most_batch = 4096;
 
-enum class OptimizerKind { adamw, sgd };
+enum class OptimizerKind { adamw, adamw8bit, sgd };
 
 struct PlanRequest {
   // One of these two.
@@ -99,6 +99,6 @@ struct PlanRequest {
 // OptionError; DataError for the file of --units.
 std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments);
 
-std::vector<std::string> optimizer_states(OptimizerKind kind);
+std::vector<tessera::plan::StateSpec> optimizer_states(OptimizerKind kind);
 
 }  // namespace tools

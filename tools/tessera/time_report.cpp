@@ -77,7 +77,7 @@ TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, c
 
 namespace {
 
-TimedSetting timed(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
+TimedSetting timed(const Subject& subject, const Setting& setting, const std::vector<plan::StateSpec>& states,
                    const TimeSetting& time) {
   const plan::Plan planned = compile(compile_input(subject, setting, states));
   const TimeReport report = make_time_report(planned, subject, setting, time);
@@ -92,7 +92,7 @@ TimedSetting timed(const Subject& subject, const Setting& setting, const std::ve
 }  // namespace
 
 double seconds_of_moving(const TimeReport& report, const Subject& subject, const Setting& setting,
-                         const std::vector<std::string>& states, const TimeSetting& time) {
+                         const std::vector<plan::StateSpec>& states, const TimeSetting& time) {
   if (setting.options.offload == tessera::Offload{}) return 0;
   Setting here = setting;
   here.options.offload = {};
@@ -120,7 +120,7 @@ std::vector<std::size_t> meshes(const Setting& setting, const Machine& machine) 
 }  // namespace
 
 std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& setting,
-                                        const std::vector<std::string>& states, const TimeSetting& time) {
+                                        const std::vector<plan::StateSpec>& states, const TimeSetting& time) {
   std::vector<TimedSetting> result;
   for (const std::size_t replicas : meshes(setting, time.machine)) {
     Setting chosen = setting;
@@ -137,7 +137,7 @@ std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& s
   return result;
 }
 
-std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<std::string>& states,
+std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<plan::StateSpec>& states,
                                      const TimeSetting& time) {
   std::vector<TimedSetting> result;
   for (const FitCandidate& candidate : fit.fitting) result.push_back(timed(subject, candidate.setting, states, time));
@@ -201,7 +201,7 @@ Json chart_of(const std::string& title, const std::string& rows, const Scaling& 
 
 }  // namespace
 
-void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
+void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<plan::StateSpec>& states,
                   const TimeSetting& time, const std::string& figure) {
   Scaling scaling;
   double first = 0;

@@ -49,7 +49,7 @@ TimeReport make_time_report(const tessera::plan::Plan& plan, const Subject& subj
 // Returns what a step takes longer because values stand in the host's memory; 0 where none do. It is the same plan's
 // with everything on the device, however large that is, that it is compared with.
 double seconds_of_moving(const TimeReport& report, const Subject& subject, const Setting& setting,
-                         const std::vector<std::string>& states, const TimeSetting& time);
+                         const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
 std::string moving_text(const TimeReport& report, double seconds);  // a line; empty for 0
 
 std::string text_of(const TimeReport& report, const TimeSetting& time);
@@ -66,9 +66,9 @@ struct TimedSetting {
 };
 // Every strategy, with prefetch 0, 1 and 2 where it gathers, and all of that again with a replica for each host.
 std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& setting,
-                                        const std::vector<std::string>& states, const TimeSetting& time);
-std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<std::string>& states,
-                                     const TimeSetting& time);
+                                        const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
+std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject,
+                                     const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
 std::string text_of(const Subject& subject, const std::vector<TimedSetting>& settings);
 Json json_of(const std::vector<TimedSetting>& settings);
 
@@ -77,7 +77,7 @@ void write_timeline(const TimeReport& report, const TimeSetting& time, const std
 
 // Tokens or samples per second from one rank to all, beside Amdahl's curve. Slow ranks count where they are among the
 // ranks, jitter does not. Throws UsageError where there is one rank, and as plot() does.
-void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<std::string>& states,
+void plot_scaling(const Subject& subject, const Setting& setting, const std::vector<tessera::plan::StateSpec>& states,
                   const TimeSetting& time, const std::string& figure);
 
 }  // namespace tools

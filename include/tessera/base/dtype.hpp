@@ -1,4 +1,4 @@
-// The element types that parameters, gradients and wires may have.
+// The element types that parameters, gradients and wires may have, and u8, which states of optimizers may have alone.
 #pragma once
 
 #include <string_view>
@@ -9,12 +9,13 @@
 
 namespace tessera {
 
-enum class DType { fp32, bf16, fp16 };
+enum class DType { fp32, bf16, fp16, u8 };
 
-constexpr Bytes size_of(DType type) { return Bytes(type == DType::fp32 ? 4 : 2); }
+constexpr Bytes size_of(DType type) { return Bytes(type == DType::fp32 ? 4 : type == DType::u8 ? 1 : 2); }
 
-std::string_view to_string(DType type);          // "fp32", "bf16", "fp16"
-DType dtype_from_string(std::string_view name);  // throws UsageError, naming the choices
+std::string_view to_string(DType type);  // "fp32", "bf16", "fp16", "u8"
+// A type to compute with. Throws UsageError, naming the choices.
+DType dtype_from_string(std::string_view name);
 
 }  // namespace tessera
 

@@ -2,7 +2,6 @@
 // every rank.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "tessera/plan/plan.hpp"
@@ -15,7 +14,7 @@ struct CompileInput {
   std::vector<UnitSpec> units;    // in the order of use; names unique
   std::vector<Program> programs;  // over these units; one or several
   PlanOptions options;
-  std::vector<std::string> optimizer_states;  // fp32 buffers per parameter: AdamW {"m", "v"}; Program may differ
+  std::vector<StateSpec> optimizer_states;  // AdamW: {"m", "v"}; Program may differ
 };
 
 // Throws UsageError for options out of range, an impossible combination, an empty model, or names used twice.

@@ -3,8 +3,9 @@
 //
 // A flat unit has two parts: what is trained, then what is frozen, which has no gradient and no optimizer state. In
 // each, parameters follow each other in the order given, each starting on a multiple of `alignment_elements` whatever
-// the dtype; each part is padded so that every rank's shard of it has the same size and starts on that multiple too.
-// Untrained state has a place of its own, whole, laid out in the same way and not padded to shards.
+// the dtype, or of more where states of the optimizer have larger blocks (alignment_for); each part is padded so that
+// every rank's shard of it has the same size and starts on that multiple too. Untrained state has a place of its own,
+// whole, laid out in the same way and not padded to shards.
 //
 // The ranks that have a unit in common divide it along the innermost axis of the mesh first, each part along the next
 // axis, and so on (MeshShape::index_of). On a mesh of R replicas by S ranks, rank r * S + s owns the shard at place
@@ -21,6 +22,7 @@
 
 #include "tessera/base/shape.hpp"
 #include "tessera/plan/program.hpp"
+#include "tessera/plan/state_spec.hpp"
 #include "tessera/plan/strategy.hpp"
 
 #pragma GCC visibility push(default)
@@ -102,8 +104,8 @@ struct UnitSpec {
   std::optional<std::size_t> prefetch = std::nullopt;
   std::optional<Resharding> reshard_after_forward = std::nullopt;
   bool recompute = false;  // a recompute window stands right before each backward one
-  // Names of the fp32 buffers per parameter of an optimizer of its own; else its program's.
-  std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
+  // The states of an optimizer of its own; else its program's.
+  std::optional<std::vector<StateSpec>> optimizer_states = std::nullopt;
   // Where its optimizer's states, and its masters, stand between updates (Offload). In a Plan: always set.
   std::optional<MemorySpace> states_in = std::nullopt;
   std::optional<MemorySpace> masters_in = std::nullopt;
@@ -133,7 +135,7 @@ struct ShardPiece {
 
 class UnitLayout {
  public:
-  UnitLayout(const UnitSpec& unit, const MeshShape& mesh);
+  UnitLayout(const UnitSpec& unit, const MeshShape& mesh, std::size_t alignment = alignment_elements);
 
   AxisSet common() const { return common_; }    // axes along which ranks have the unit in common
   std::size_t ranks() const { return ranks_; }  // that have it in common
@@ -187,6 +189,7 @@ class UnitLayout {
   std::size_t shards_in(AxisSet over) const { return ranks_ / mesh_.size(over & common_); }
 
   MeshShape mesh_;
+  std::size_t alignment_;
   AxisSet common_;
   std::size_t ranks_;
   std::vector<std::size_t> offsets_;

@@ -93,6 +93,9 @@ struct Content {
   DType type = DType::fp32;
   AxisSet over = {};  // its placement: sharded over these. What is sharded over more is a view of its place there
   MemorySpace space = MemorySpace::device;
+  std::size_t block = 1;  // elements of the unit that share a value (StateSpec)
+  // The bytes of so many elements, which are whole blocks.
+  Bytes size(std::size_t elements) const { return size_of(type) * (elements / block); }
   bool exists() const { return buffer != no_buffer; }
   friend bool operator==(const Content&, const Content&) = default;
 };
@@ -320,7 +323,7 @@ struct Plan {
   std::vector<Program> programs;  // at least one
   std::vector<UnitSpec> units;
   std::vector<UnitLayout> layouts;
-  std::vector<std::string> optimizer_states;  // of programs that name none of their own
+  std::vector<StateSpec> optimizer_states;  // of programs that name none of their own
 
   std::vector<Buffer> buffers;
   std::vector<UnitBuffers> unit_buffers;
@@ -412,14 +415,14 @@ struct Plan {
   bool trains(std::size_t unit) const { return trainers[unit] != no_program; }
   bool trains(std::size_t unit, std::size_t program) const { return trains(unit) && trainers[unit] == program; }
   std::size_t trained_units(std::size_t program) const;
-  const std::vector<std::string>& optimizer_states_of(std::size_t program) const {
+  const std::vector<StateSpec>& optimizer_states_of(std::size_t program) const {
     return programs[program].optimizer_states ? *programs[program].optimizer_states : optimizer_states;
   }
   // Returns the states of a unit that is trained.
-  const std::vector<std::string>& unit_states(std::size_t unit) const {
+  const std::vector<StateSpec>& unit_states(std::size_t unit) const {
     return units[unit].optimizer_states ? *units[unit].optimizer_states : optimizer_states_of(trainers[unit]);
   }
-  // Returns the states of the units that a program trains: each name once, its own optimizer's first.
+  // Names the states of the units that a program trains: each once, its own optimizer's first.
   std::vector<std::string> trained_states(std::size_t program) const;
   const Operation& at(EventPoint point) const { return segments[point.segment].operations[point.operation]; }
   // Finds the segment; of kinds that every program has one of its own of, this program's.

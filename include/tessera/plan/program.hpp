@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/plan/state_spec.hpp"
+
 #pragma GCC visibility push(default)
 
 namespace tessera::plan {
@@ -43,8 +45,8 @@ struct Program {
   // The units whose gradients its steps reduce and whose weights they update; the backward windows of others only pass
   // the gradient of their input on. Default: every unit that has a backward window here. What is frozen is not trained.
   std::optional<std::vector<std::size_t>> trains = std::nullopt;
-  // Names of the fp32 buffers per parameter of the optimizer that steps of this program use. Default: the model's.
-  std::optional<std::vector<std::string>> optimizer_states = std::nullopt;
+  // The states of the optimizer that steps of this program use. Default: the model's.
+  std::optional<std::vector<StateSpec>> optimizer_states = std::nullopt;
   // A step of this program has so many, at least 1. Default: the options'.
   std::optional<std::size_t> micro_batches = std::nullopt;
 

@@ -33,7 +33,10 @@ class ModelInspection : public ModelSteps {
   // device the values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole
   // parameter. Only where a rank that trains by itself keeps its gradient in 16 bits (Optimizer::widens()), that of
   // "gradient" is a copy in the host's memory, renewed by the next such call.
+  // A state that has another type, or a value for several elements, is refused.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
+  // The same in the state's own type, of all but "gradient".
+  std::vector<StatePiece> state_pieces(const Unit& unit, std::string_view state);
   // Call after writing to pieces() of masters or states: makes what is whole follow. The anchor of outer steps stays as
   // it is, unless it is written, too. Collective.
   void shards_changed();

@@ -15,6 +15,7 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/step_scalars.hpp"
+#include "tessera/plan/state_spec.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -37,7 +38,9 @@ struct ParameterGroup {
 // One contiguous run of a rank's flat shard in which every element has the same settings. Device memory.
 struct OptimizerSpans {
   float* master;
-  std::span<float* const> states;  // one pointer per Optimizer::states(), same length as master
+  // One pointer per Optimizer::states(), to as many values as there are elements. Of an optimizer that types its states
+  // (state_specs()), each points to values of the state's type; a run begins with a block.
+  std::span<float* const> states;
   // Reduced and averaged, not yet clipped: multiply with scalars->gradient_factor. fp32, but of an optimizer that
   // widens() the unit's own type where nothing is added to a rank's gradient.
   kernels::Source gradient;
@@ -101,6 +104,12 @@ class Optimizer {
   // Names of the fp32 buffers of the parameters' size that it keeps; zero at the start. AdamW: {"m", "v"}. No two
   // alike, and none that FullyShard::pieces() has for something else.
   virtual std::vector<std::string> states() const = 0;
+  // The same states with their types, for optimizers that keep other values than fp32 ones of each element (StateSpec).
+  // Where some have blocks, no block is two ranks' or two parameters', whatever the strategy. Zero bytes at the start.
+  virtual std::vector<plan::StateSpec> state_specs() const {
+    const std::vector<std::string> names = states();
+    return {names.begin(), names.end()};
+  }
   virtual float learning_rate() const = 0;  // of a step that is given no other
   virtual float weight_decay() const = 0;   // of parameters whose group sets none
   virtual std::vector<ParameterGroup> groups() const { return {}; }

@@ -24,6 +24,14 @@ struct ParameterPiece {
   std::span<float> values;
 };
 
+// Values from the first one on of the masters of one parameter, or of a state of it, in the type in which they are kept
+// (plan::StateSpec); in the memory of the model's device.
+struct StatePiece {
+  const Parameter* parameter;
+  std::size_t first;
+  std::span<std::byte> bytes;
+};
+
 // A hook on reduced gradients gets this. The hook runs once per step and unit that trains, after the last reduction and
 // before norm and clipping; whatever it writes counts. Nothing may outlive the call but work enqueued on `stream`,
 // which must not look at host memory that changes.

@@ -79,6 +79,18 @@ template <typename Lanes, Format format, bool past_caches>
   }
 }
 
+// The bits of the largest of magnitudes (Lanes::larger_magnitudes).
+template <typename Lanes>
+[[gnu::always_inline]] inline std::uint32_t largest_of(const Lanes& magnitudes) {
+  float lanes[lane_count];
+  std::uint32_t bits[lane_count];
+  magnitudes.store(lanes);
+  __builtin_memcpy(bits, lanes, sizeof bits);
+  std::uint32_t largest = 0;
+  for (const std::uint32_t each : bits) largest = largest > each ? largest : each;
+  return largest;
+}
+
 // body(at, n) for consecutive blocks; n is a constant in all but the last.
 template <typename Body>
 [[gnu::always_inline]] inline void for_each_block(std::size_t count, Body body) {

@@ -1,7 +1,9 @@
 // The CPU kernels for any instruction set, from its vector type.
 #pragma once
 
+#include "kernels/cpu/adamw8bit_of_lanes.hpp"
 #include "kernels/cpu/blocks.hpp"
+#include "kernels/cpu/updates_of_lanes.hpp"
 #include "kernels/exact_arithmetic.hpp"
 
 namespace tessera::kernels {
@@ -158,17 +160,6 @@ double sum_of_squares_lanes(const NormArguments& a) {
 
 inline constexpr std::size_t exact_chunk = 2048;
 
-template <typename Lanes>
-[[gnu::always_inline]] inline std::uint32_t largest_of(const Lanes& magnitudes) {
-  float lanes[lane_count];
-  std::uint32_t bits[lane_count];
-  magnitudes.store(lanes);
-  __builtin_memcpy(bits, lanes, sizeof bits);
-  std::uint32_t largest = 0;
-  for (const std::uint32_t each : bits) largest = largest > each ? largest : each;
-  return largest;
-}
-
 template <typename Lanes, Format format>
 ExactSquares exact_squares_of_chunk(const typename Storage<format>::Element* data, std::size_t count) {
   Lanes magnitudes = Lanes::all(0.0f);
@@ -271,103 +262,6 @@ void ranked_sum_lanes(const RankedSumArguments& a) {
   }
 }
 
-// ---- the optimizer updates, operation by operation as optimizer.hpp writes them ----
-
-// Whether and how new masters are written a second time.
-struct NotRounded {
-  static constexpr bool rounds = false, past_caches = false;
-};
-template <Format to, bool past>
-struct Rounded {
-  static constexpr bool rounds = true, past_caches = past;
-  static constexpr Format format = to;
-};
-
-// update(rounding), `rounding` being one of those.
-template <typename Lanes, typename Update>
-void with_rounding(void* rounded, Format format, std::size_t count, Update update) {
-  if (rounded == nullptr) return update(NotRounded{});
-  const bool past_caches = streams(rounded, count * sizeof(std::uint16_t));
-  if (format == Format::bf16 && past_caches) return update(Rounded<Format::bf16, true>{});
-  if (format == Format::bf16) return update(Rounded<Format::bf16, false>{});
-  past_caches ? update(Rounded<Format::fp16, true>{}) : update(Rounded<Format::fp16, false>{});
-}
-
-template <typename Lanes, typename Rounding>
-[[gnu::always_inline]] inline void write_master(float* master, void* rounded, std::size_t at, std::size_t n,
-                                                Lanes value) {
-  write(master, at, n, value);
-  if constexpr (Rounding::rounds) write_result<Lanes, Rounding::format, Rounding::past_caches>(rounded, at, n, value);
-}
-
-// The format is the same for all of an update, so the branch costs nothing beside its memory.
-template <typename Lanes>
-[[gnu::always_inline]] inline Lanes read_gradient(const void* data, Format format, std::size_t at, std::size_t n) {
-  if (format == Format::fp32) return read<Lanes>(data, at, n);
-  return format == Format::bf16 ? read<Lanes, Format::bf16>(data, at, n) : read<Lanes, Format::fp16>(data, at, n);
-}
-
-template <typename Lanes, typename Rounding>
-void adamw_as(const AdamWArguments& a) {
-  const Lanes factor = Lanes::all(a.gradient_factor);
-  const Lanes beta1 = Lanes::all(a.beta1), rest1 = Lanes::all(1.0f - a.beta1);
-  const Lanes beta2 = Lanes::all(a.beta2), rest2 = Lanes::all(1.0f - a.beta2);
-  const Lanes correction1 = Lanes::all(a.first_correction), correction2 = Lanes::all(a.second_correction);
-  const Lanes epsilon = Lanes::all(a.epsilon), rate = Lanes::all(a.learning_rate);
-  const Lanes kept = Lanes::all(1.0f - a.learning_rate * a.weight_decay);
-
-  for_each_block(
-      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
-        const Lanes g = read_gradient<Lanes>(a.gradient, a.gradient_format, at, n) * factor;
-        const Lanes m = fma(beta1, read<Lanes>(a.first_moment, at, n), rest1 * g);
-        const Lanes v = fma(beta2, read<Lanes>(a.second_moment, at, n), (rest2 * g) * g);
-        const Lanes m_hat = m / correction1;
-        const Lanes v_hat = v / correction2;
-        const Lanes decayed = read<Lanes>(a.master, at, n) * kept;
-        write(a.first_moment, at, n, m);
-        write(a.second_moment, at, n, v);
-        write_master<Lanes, Rounding>(a.master, a.rounded, at, n,
-                                      decayed - rate * (m_hat / (square_root(v_hat) + epsilon)));
-      });
-  if constexpr (Rounding::past_caches) Lanes::fence();
-}
-
-template <typename Lanes>
-void adamw_lanes(const AdamWArguments& a) {
-  with_rounding<Lanes>(a.rounded, a.rounded_format, a.count,
-                       [&](auto rounding) { adamw_as<Lanes, decltype(rounding)>(a); });
-}
-
-template <typename Lanes, typename Rounding, bool with_velocity, bool nesterov>
-void sgd_as(const SgdArguments& a) {
-  const Lanes factor = Lanes::all(a.gradient_factor), decay = Lanes::all(a.weight_decay);
-  const Lanes momentum = Lanes::all(a.momentum), descent = Lanes::all(-a.learning_rate);
-
-  for_each_block(
-      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
-        const Lanes master = read<Lanes>(a.master, at, n);
-        const Lanes g = fma(decay, master, read_gradient<Lanes>(a.gradient, a.gradient_format, at, n) * factor);
-        Lanes direction = g;
-        if constexpr (with_velocity) {
-          const Lanes velocity = fma(momentum, read<Lanes>(a.velocity, at, n), g);
-          write(a.velocity, at, n, velocity);
-          direction = nesterov ? fma(momentum, velocity, g) : velocity;
-        }
-        write_master<Lanes, Rounding>(a.master, a.rounded, at, n, fma(descent, direction, master));
-      });
-  if constexpr (Rounding::past_caches) Lanes::fence();
-}
-
-template <typename Lanes>
-void sgd_lanes(const SgdArguments& a) {
-  with_rounding<Lanes>(a.rounded, a.rounded_format, a.count, [&](auto rounding) {
-    using Rounding = decltype(rounding);
-    if (a.velocity == nullptr) return sgd_as<Lanes, Rounding, false, false>(a);
-    if (a.nesterov) return sgd_as<Lanes, Rounding, true, true>(a);
-    sgd_as<Lanes, Rounding, true, false>(a);
-  });
-}
-
 template <typename Lanes>
 inline constexpr KernelTable table_of_lanes = {
     .cast = cast_lanes<Lanes>,
@@ -378,6 +272,7 @@ inline constexpr KernelTable table_of_lanes = {
     .exact_squares = exact_squares_lanes<Lanes>,
     .ranked_sum = ranked_sum_lanes<Lanes>,
     .adamw = adamw_lanes<Lanes>,
+    .adamw8bit = adamw8bit_lanes<Lanes>,
     .sgd = sgd_lanes<Lanes>,
 };
 

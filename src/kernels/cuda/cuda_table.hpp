@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/kernel_table.hpp"
+#include "tessera/kernels/adamw8bit.hpp"
 #include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/step_scalars.hpp"
@@ -32,6 +33,8 @@ void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* f
 
 void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs, float learning_rate,
            const StepScalars* scalars);
+void adamw8bit(void* native, const AdamW8bitSpans& spans, std::span<const AdamWRun> runs, float learning_rate,
+               const StepScalars* scalars);
 void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, float learning_rate,
          const StepScalars* scalars);
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings);

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_table.hpp"
 #include "kernels/cuda/packs.cuh"
+#include "kernels/dynamic_map.hpp"
 #include "kernels/exact_arithmetic.hpp"
 #include "kernels/step_arithmetic.hpp"
 #include "tessera/device/cuda_launch.cuh"
@@ -492,6 +493,7 @@ struct RunsOfLaunch {
   }
 };
 static_assert(sizeof(RunsOfLaunch<AdamWSettings>) + sizeof(AdamWSpans) + sizeof(void*) <= 4096);
+static_assert(sizeof(RunsOfLaunch<AdamWSettings>) + sizeof(AdamW8bitSpans) + sizeof(void*) <= 4096);
 static_assert(sizeof(RunsOfLaunch<SgdSettings>) + sizeof(SgdSpans) + sizeof(void*) <= 4096);
 
 // f(runs) for each launch. `is_packed` says it of a run.
@@ -532,9 +534,7 @@ TESSERA_ANY_DEVICE SgdSpans from_element(SgdSpans all, std::size_t first) {
   return all;
 }
 
-template <Format rounded>
-struct AdamWElements {
-  AdamWSpans spans;
+struct AdamWElement {
   float factor;
   float correction1;
   float correction2;
@@ -549,20 +549,31 @@ struct AdamWElements {
     const float decayed = master * (1.0f - settings.learning_rate * settings.weight_decay);
     master = decayed - settings.learning_rate * (m_hat / (sqrtf(v_hat) + settings.epsilon));
   }
+};
+__device__ AdamWElement adamw_element(const StepScalars& scalars, const AdamWSettings& settings) {
+  const BiasCorrections corrections = bias_corrections(scalars, settings);
+  return {scalars.gradient_factor, corrections.first, corrections.second, settings};
+}
+
+template <Format rounded>
+struct AdamWElements {
+  AdamWSpans spans;
+  AdamWElement element;
+
   __device__ void packed(std::size_t i) const {
     float master[pack], m[pack], v[pack], g[pack];
     Floats{spans.master}.get(i, master);
     Floats{spans.first_moment}.get(i, m);
     Floats{spans.second_moment}.get(i, v);
     get_gradient(spans.gradient, i, g);
-    for (std::size_t k = 0; k < pack; ++k) update(master[k], m[k], v[k], g[k]);
+    for (std::size_t k = 0; k < pack; ++k) element.update(master[k], m[k], v[k], g[k]);
     Floats{spans.first_moment}.set(i, m);
     Floats{spans.second_moment}.set(i, v);
     Floats{spans.master}.set(i, master);
     RoundedMasters<rounded>{spans.rounded.data}.set(i, master);
   }
   __device__ void single(std::size_t i) const {
-    update(spans.master[i], spans.first_moment[i], spans.second_moment[i], gradient_at(spans.gradient, i));
+    element.update(spans.master[i], spans.first_moment[i], spans.second_moment[i], gradient_at(spans.gradient, i));
     RoundedMasters<rounded>{spans.rounded.data}.set(i, spans.master[i]);
   }
 };
@@ -573,11 +584,157 @@ __global__ void run_adamw(const AdamWSpans all, const __grid_constant__ RunsOfLa
   if (scalars->skip != 0) return;
   const unsigned which = runs.of_block(blockIdx.x);
   const auto& run = runs.run[which];
-  const AdamWSettings settings = run.settings;
-  const BiasCorrections corrections = bias_corrections(*scalars, settings);
-  const AdamWElements<rounded> body{from_element<rounded>(all, run.first), scalars->gradient_factor, corrections.first,
-                                    corrections.second, settings};
+  const AdamWElements<rounded> body{from_element<rounded>(all, run.first), adamw_element(*scalars, run.settings)};
   for_each_element(run.count, run.packs, runs.sharing(which, blockIdx.x), body);
+}
+
+// ---- the same with 8-bit moments: a warp has a block of moments, of which each lane has two packs ----
+
+__device__ const DynamicMap dynamic_maps[] = {dynamic_map::make(true), dynamic_map::make(false)};
+
+constexpr unsigned warp = 32;
+constexpr unsigned packs_of_lane = moment_block / (warp * pack);
+
+// A map where all threads of a block are near it.
+struct NearMap {
+  const float* value;
+  const float* border;
+  std::uint32_t first_code;
+
+  __device__ float number(std::uint8_t code, float scale) const { return value[code] * scale; }
+  __device__ std::uint8_t code(float moment, float scale) const {
+    const float x = moment / (scale == 0.0f ? 1.0f : scale);
+    return static_cast<std::uint8_t>(borders_below(border, x) + first_code);
+  }
+};
+
+// Magnitudes are compared as integers, so that the order does not count. All lanes call it, and have the result.
+__device__ float largest_in_warp(const float (&moments)[packs_of_lane][pack]) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (unsigned p = 0; p < packs_of_lane; ++p) {
+    for (std::size_t k = 0; k < pack; ++k) {
+      const std::uint32_t magnitude = float_to_bits(moments[p][k]) & 0x7fffffffu;
+      largest = largest > magnitude ? largest : magnitude;
+    }
+  }
+  for (unsigned lanes = warp / 2; lanes > 0; lanes /= 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, largest, static_cast<int>(lanes));
+    largest = largest > other ? largest : other;
+  }
+  return bits_to_float(largest);
+}
+
+struct alignas(pack) PackOfCodes {
+  std::uint8_t code[pack];
+};
+
+// A block of moments of `count` elements that begins with element `begin` of the spans; a whole one is read and written
+// in packs. Its loops over packs are unrolled, so that all that they carry stays in registers.
+template <Format rounded, bool whole>
+struct AdamW8bitBlock {
+  AdamW8bitSpans spans;
+  std::size_t begin;
+  std::size_t count;
+
+  __device__ static std::size_t place(unsigned p) { return (p * warp + threadIdx.x % warp) * pack; }
+  __device__ bool has(unsigned p, std::size_t k) const { return whole || place(p) + k < count; }
+
+  __device__ PackOfCodes codes_of(const Moments8bit& from, unsigned p) const {
+    const std::uint8_t* const codes = from.codes + begin + place(p);
+    if constexpr (whole) return *reinterpret_cast<const PackOfCodes*>(codes);
+    PackOfCodes result{};
+#pragma unroll
+    for (std::size_t k = 0; k < pack; ++k) {
+      if (has(p, k)) result.code[k] = codes[k];
+    }
+    return result;
+  }
+
+  // Zeros behind the end.
+  __device__ void get(const Moments8bit& from, const NearMap& map, unsigned p, float (&moments)[pack]) const {
+    const float scale = from.scales[begin / moment_block];
+    const PackOfCodes codes = codes_of(from, p);
+#pragma unroll
+    for (std::size_t k = 0; k < pack; ++k) moments[k] = has(p, k) ? map.number(codes.code[k], scale) : 0.0f;
+  }
+
+  __device__ void set(const Moments8bit& to, const NearMap& map, float scale,
+                      const float (&moments)[packs_of_lane][pack]) const {
+#pragma unroll
+    for (unsigned p = 0; p < packs_of_lane; ++p) {
+      std::uint8_t* const codes = to.codes + begin + place(p);
+      PackOfCodes found;
+#pragma unroll
+      for (std::size_t k = 0; k < pack; ++k) found.code[k] = map.code(moments[p][k], scale);
+      if constexpr (whole) *reinterpret_cast<PackOfCodes*>(codes) = found;
+#pragma unroll
+      for (std::size_t k = 0; k < pack; ++k) {
+        if (!whole && has(p, k)) codes[k] = found.code[k];
+      }
+    }
+    if (threadIdx.x % warp == 0) to.scales[begin / moment_block] = scale;
+  }
+
+  __device__ void update_masters(const AdamWElement& element, unsigned p, float (&m)[pack], float (&v)[pack]) const {
+    const std::size_t i = begin + place(p);
+    if constexpr (whole) {
+      float master[pack], g[pack];
+      Floats{spans.master}.get(i, master);
+      get_gradient(spans.gradient, i, g);
+#pragma unroll
+      for (std::size_t k = 0; k < pack; ++k) element.update(master[k], m[k], v[k], g[k]);
+      Floats{spans.master}.set(i, master);
+      RoundedMasters<rounded>{spans.rounded.data}.set(i, master);
+    }
+#pragma unroll
+    for (std::size_t k = 0; k < pack; ++k) {
+      if (whole || !has(p, k)) continue;
+      element.update(spans.master[i + k], m[k], v[k], gradient_at(spans.gradient, i + k));
+      RoundedMasters<rounded>{spans.rounded.data}.set(i + k, spans.master[i + k]);
+    }
+  }
+
+  __device__ void update(const AdamWElement& element, const NearMap& first, const NearMap& second) const {
+    float m[packs_of_lane][pack], v[packs_of_lane][pack];
+#pragma unroll
+    for (unsigned p = 0; p < packs_of_lane; ++p) {
+      get(spans.first, first, p, m[p]);
+      get(spans.second, second, p, v[p]);
+      update_masters(element, p, m[p], v[p]);
+    }
+    // Every lane has read the old scales, by which all codes are read, before one writes the new ones.
+    __syncwarp();
+    set(spans.first, first, largest_in_warp(m), m);
+    set(spans.second, second, largest_in_warp(v), v);
+  }
+};
+
+template <Format rounded>
+__global__ void run_adamw8bit(const AdamW8bitSpans all, const __grid_constant__ RunsOfLaunch<AdamWSettings> runs,
+                              const StepScalars* scalars) {
+  if (scalars->skip != 0) return;
+  __shared__ float values[2 * 256];
+  __shared__ float borders[2 * 256];
+  for (unsigned i = threadIdx.x; i < 2 * 256; i += blockDim.x) {
+    values[i] = dynamic_maps[i / 256].value[i % 256];
+    borders[i] = dynamic_maps[i / 256].border[i % 256];
+  }
+  __syncthreads();
+  const NearMap first{values, borders, dynamic_maps[0].first_code};
+  const NearMap second{values + 256, borders + 256, dynamic_maps[1].first_code};
+  const unsigned which = runs.of_block(blockIdx.x);
+  const auto& run = runs.run[which];
+  const AdamWElement element = adamw_element(*scalars, run.settings);
+  const Sharing by = runs.sharing(which, blockIdx.x);
+  for (std::size_t at = by.thread / warp * moment_block; at < run.count; at += by.threads / warp * moment_block) {
+    const std::size_t count = run.count - at < moment_block ? run.count - at : moment_block;
+    if (run.packs && count == moment_block) {
+      AdamW8bitBlock<rounded, true>{all, run.first + at, count}.update(element, first, second);
+    } else {
+      AdamW8bitBlock<rounded, false>{all, run.first + at, count}.update(element, first, second);
+    }
+  }
 }
 
 template <Format rounded, bool with_velocity>
@@ -669,6 +826,22 @@ void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs
     };
     for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<AdamWSettings>& together) {
       launch(native, {.blocks = dim3(together.blocks)}, run_adamw<format>, spans, together, scalars);
+    });
+  });
+}
+
+void adamw8bit(void* native, const AdamW8bitSpans& spans, std::span<const AdamWRun> runs, float learning_rate,
+               const StepScalars* scalars) {
+  for_rounding(spans.rounded, [&](auto rounded) {
+    constexpr Format format = decltype(rounded)::value;
+    const auto is_packed = [&](const AdamWRun&) {
+      const auto codes =
+          reinterpret_cast<std::uintptr_t>(spans.first.codes) | reinterpret_cast<std::uintptr_t>(spans.second.codes);
+      return codes % pack == 0 && packed<Format::fp32>(spans.master) && is_packed_gradient(spans.gradient) &&
+             packed<format>(spans.rounded.data);
+    };
+    for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<AdamWSettings>& together) {
+      launch(native, {.blocks = dim3(together.blocks)}, run_adamw8bit<format>, spans, together, scalars);
     });
   });
 }

@@ -1,0 +1,191 @@
+// 8-bit moments belong to blocks of the tensor: every strategy, wrapping, mesh and number of ranks has the bits of a
+// plain update of whole tensors.
+#include "tessera/optim/adamw8bit.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensors.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
+#include "tessera/kernels/adamw8bit.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "toy_model.hpp"
+
+namespace adamw8bit_shard_test {
+
+namespace {
+
+using tensors::Wrapping;
+using tessera::AdamW8bit;
+using tessera::Axis;
+using tessera::FullyShardOptions;
+using tessera::MemorySpace;
+using tessera::Strategy;
+using toy::contains;
+using toy::failure_of;
+
+using Values = std::map<std::string, tensors::Bytes>;
+
+constexpr int steps = 5;
+const AdamW8bit settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
+
+// Sizes around a block and around what earlier shards had; some ranks have none of a tensor, or only padding.
+const Wrapping each_alone = {{0}, {1}, {7}, {255}, {256}, {257}, {1031}, {2049}};
+const Wrapping all_together = {{0, 1, 7, 255, 256, 257, 1031, 2049}};
+const Wrapping in_pairs = {{2049, 1}, {0, 1031}, {257, 255}, {7, 256}};
+
+Values train(int ranks, const FullyShardOptions& options, const Wrapping& wrapping,
+             MemorySpace states_in = MemorySpace::device) {
+  Values values;
+  std::mutex mutex;
+  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    tensors::Net net(world, options, wrapping, settings, states_in);
+    for (int step = 0; step < steps; ++step) net.step(step);
+    net.collect(values, mutex);
+  });
+  return values;
+}
+
+template <typename T>
+tensors::Bytes bytes_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+Values train_plainly() {
+  Values result;
+  tessera::Stream stream(tessera::Device::cpu(), {.mode = tessera::StreamMode::immediate});
+  for (const std::vector<std::size_t>& unit : each_alone) {
+    const std::size_t size = unit.front(), blocks = tessera::plan::values_of(size, tessera::kernels::moment_block);
+    std::vector<float> master(size), gradient(size), m_scale(blocks), v_scale(blocks);
+    std::vector<std::uint8_t> m(size), v(size);
+    for (std::size_t i = 0; i < size; ++i) master[i] = tensors::weight_of(size, i);
+    tessera::kernels::StepScalars scalars;
+    for (int step = 0; step < steps; ++step) {
+      for (std::size_t i = 0; i < size; ++i) gradient[i] = tensors::gradient_of(size, step, i);
+      const double norm[] = {1.0};
+      tessera::kernels::begin_update(stream, &scalars, {norm, 1, 1}, {.decay = {settings.beta1, settings.beta2}});
+      tessera::kernels::adamw8bit(
+          stream, {master.data(), {m.data(), m_scale.data()}, {v.data(), v_scale.data()}, gradient.data(), size},
+          {settings.learning_rate, settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay}, &scalars);
+    }
+    if (size == 0) continue;
+    const std::string name = tensors::name_of(size);
+    result["master/" + name] = bytes_of(master);
+    result["m/" + name] = bytes_of(m);
+    result["m_scale/" + name] = bytes_of(m_scale);
+    result["v/" + name] = bytes_of(v);
+    result["v_scale/" + name] = bytes_of(v_scale);
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("eight_bit_moments_have_the_bits_of_whole_tensors_for_every_strategy_wrapping_and_number_of_ranks") {
+  const Values expected = train_plainly();
+  CHECK(expected.size() == 7 * 5);
+  for (const Wrapping& wrapping : {each_alone, all_together, in_pairs}) {
+    for (const int ranks : {1, 2, 3, 5}) {
+      for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+        CAPTURE(wrapping.size());
+        CAPTURE(ranks);
+        CAPTURE(to_string(strategy));
+        CHECK((train(ranks, {.strategy = strategy}, wrapping) == expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("eight_bit_moments_have_the_same_bits_on_meshes_on_threads_in_the_hosts_memory_and_in_test_modes") {
+  const Values expected = train_plainly();
+  for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::fsdp}) {
+    CAPTURE(to_string(strategy));
+    CHECK((train(6, {.strategy = strategy, .replicas = 2}, in_pairs) == expected));
+  }
+  for (const int ranks : {1, 3}) {
+    FullyShardOptions options{.strategy = Strategy::fsdp};
+    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
+    options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true};
+    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
+  }
+  tessera::parallel::set_threads(3);
+  CHECK((train(2, {}, all_together) == expected));
+  tessera::parallel::set_threads(1);
+}
+
+// With clipping, several micro-batches, types of 16 bits and frozen parameters: every strategy has ddp's bits.
+TEST_CASE("strategies_have_equal_bits_with_eight_bit_moments_in_mixed_precision") {
+  for (const int ranks : {2, 3}) {
+    toy::Run run;
+    run.ranks = ranks;
+    run.optimizer = toy::in_eight_bits;
+    run.widths = {3, 86, 3, 257, 1};
+    run.options.precision = tessera::bf16_mixed;
+    run.options.micro_batches = 2;
+    run.options.accumulation = tessera::AccumulationMode::reduced;
+    run.frozen = {0};
+    run.overflows = {2};
+    run.options.strategy = Strategy::ddp;
+    const toy::Result expected = toy::train<tessera::bf16>(run);
+    for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+      run.options.strategy = strategy;
+      INFO(toy::describe(run));
+      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), expected));
+    }
+    run.optimizer = nullptr;
+    CHECK_FALSE(toy::same_bits(toy::train<tessera::bf16>(run), expected));
+  }
+}
+
+// Units of other optimizers keep the alignment, and with it the padding, that they had.
+TEST_CASE("only_units_with_blocks_are_aligned_to_them") {
+  tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    tensors::Unit first({130, 5}), second({130, 7});
+    tessera::FullyShard model(world, {});
+    model.add(first, {.name = "first"});
+    model.add(second, {.name = "second", .optimizer = settings});
+    model.finalize(tessera::Sgd{.momentum = 0.9f});
+    const tessera::plan::Plan& plan = model.plan();
+    CHECK((plan.layouts[0].offset(1) == 256 && plan.layouts[1].offset(1) == 256));
+    CHECK((plan.layouts[0].shard_elements() == 128 && plan.layouts[1].shard_elements() == 256));
+    CHECK_NOTHROW(model.pieces(model.unit(0), "velocity"));
+    for (const char* state : {"m", "m_scale"}) {
+      const auto message = [&](const auto& call) -> std::string {
+        try {
+          call();
+        } catch (const tessera::UsageError& error) {
+          return error.what();
+        }
+        return "";
+      };
+      CHECK(contains(message([&] { model.pieces(model.unit(1), state); }), "state_pieces()"));
+      CHECK(contains(message([&] { model.whole(*model.unit(1).parameters()[0], state); }), state));
+    }
+  });
+}
+
+// Shards of a recompiled model lie elsewhere, and moments go with the elements.
+TEST_CASE("a_recompiled_model_goes_on_with_its_eight_bit_moments") {
+  for (const int ranks : {1, 3}) {
+    Values values;
+    std::mutex mutex;
+    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+      tensors::Net net(world, {}, in_pairs, settings);
+      for (int step = 0; step < steps; ++step) {
+        if (step == 2) net.model.recompile();
+        net.step(step);
+      }
+      net.collect(values, mutex);
+    });
+    CHECK((values == train_plainly()));
+  }
+}
+
+}  // namespace adamw8bit_shard_test
