@@ -220,7 +220,7 @@ inline std::unique_ptr<tessera::Optimizer> in_eight_bits() {
 }
 
 inline std::unique_ptr<tessera::Optimizer> optimizer_of(const Run& run) {
-  if (run.optimizer) return run.optimizer();
+  if (run.optimizer) return run.optimizer(run.clip);
   const tessera::AdamW adamw{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip};
   return run.rounds ? std::unique_ptr<tessera::Optimizer>(adamw) : std::make_unique<Unrounded>(adamw);
 }

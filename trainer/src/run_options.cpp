@@ -9,9 +9,11 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/base/error.hpp"
 #include "tessera/comm/start.hpp"
 #include "tessera/nn/muon.hpp"
 #include "tessera/optim/adamw.hpp"
+#include "tessera/optim/adamw8bit.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/number_text.hpp"
@@ -137,16 +139,19 @@ void add_length_options(CommandLine& line, RunOptions& options) {
 
 void add_optimizer_options(CommandLine& line, RunOptions& options) {
   line.group("Optimizer");
+  std::vector<Choice> choices;
+  for (const OptimizerKind kind :
+       {OptimizerKind::adamw, OptimizerKind::adamw8bit, OptimizerKind::sgd, OptimizerKind::muon}) {
+    choices.push_back(choose(std::string(to_string(kind)), options.optimizer, kind));
+  }
   line.choice(
-      "--optimizer",
-      {choose("adamw", options.optimizer, OptimizerKind::adamw), choose("sgd", options.optimizer, OptimizerKind::sgd),
-       choose("muon", options.optimizer, OptimizerKind::muon)},
-      fmt::format("sgd has momentum {}; muon orthogonalises the momentum of matrices, and leaves embeddings, heads and "
-                  "vectors to adamw [adamw]",
+      "--optimizer", choices,
+      fmt::format("adamw8bit is adamw with moments of 8 bits, a quarter of its memory; sgd has momentum {}; muon "
+                  "orthogonalises the momentum of matrices, and leaves embeddings, heads and vectors to adamw [adamw]",
                   sgd_momentum));
   line.real("--lr", options.learning_rate, {0, 1000},
-            fmt::format("Learning rate after the warm-up, {} [adamw and muon: {}, sgd: {}]", options.learning_rate_use,
-                        options.adamw_learning_rate, options.sgd_learning_rate));
+            fmt::format("Learning rate after the warm-up, {} [adamw, adamw8bit, muon: {}, sgd: {}]",
+                        options.learning_rate_use, options.adamw_learning_rate, options.sgd_learning_rate));
   line.real("--min-lr", options.min_learning_rate, {0, 1000}, "Learning rate at the end of the cosine");
   line.whole("--warmup", options.warmup, {0, most_steps},
              "Steps of the linear warm-up [a tenth of the run, at most 100]");
@@ -534,18 +539,28 @@ std::unique_ptr<tessera::Optimizer> make_optimizer(const RunOptions& options) {
   const auto rate = static_cast<float>(learning_rate(options));
   const auto decay = static_cast<float>(options.weight_decay);
   const auto clip = static_cast<float>(options.clip);
-  if (options.optimizer == OptimizerKind::adamw) {
-    return tessera::AdamW{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+  switch (options.optimizer) {
+    case OptimizerKind::adamw:
+      return tessera::AdamW{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+    case OptimizerKind::adamw8bit:
+      return tessera::AdamW8bit{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+    case OptimizerKind::muon:
+      return tessera::nn::Muon{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+    case OptimizerKind::sgd:
+      return tessera::Sgd{
+          .learning_rate = rate, .momentum = sgd_momentum, .weight_decay = decay, .clip_norm = clip, .groups = groups};
   }
-  if (options.optimizer == OptimizerKind::muon) {
-    return tessera::nn::Muon{.learning_rate = rate, .weight_decay = decay, .clip_norm = clip, .groups = groups};
-  }
-  return tessera::Sgd{
-      .learning_rate = rate, .momentum = sgd_momentum, .weight_decay = decay, .clip_norm = clip, .groups = groups};
+  throw InternalError("an optimizer of no kind");
 }
 
 std::string_view to_string(OptimizerKind kind) {
-  return kind == OptimizerKind::adamw ? "adamw" : kind == OptimizerKind::sgd ? "sgd" : "muon";
+  switch (kind) {
+    case OptimizerKind::adamw: return "adamw";
+    case OptimizerKind::adamw8bit: return "adamw8bit";
+    case OptimizerKind::sgd: return "sgd";
+    case OptimizerKind::muon: return "muon";
+  }
+  throw InternalError("an optimizer without a name");
 }
 
 void add_device_options(CommandLine& line, RunOptions& options) {

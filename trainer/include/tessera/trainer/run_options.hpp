@@ -21,7 +21,7 @@
 
 namespace tessera::trainer {
 
-enum class OptimizerKind { adamw, sgd, muon };
+enum class OptimizerKind { adamw, adamw8bit, sgd, muon };
 
 // The command line's options of a simulation stand here.
 struct Simulation {
