@@ -226,7 +226,7 @@ def main(gpt, mlp, tessera):
         for options, ranks, saving in runs():
             check_resumed(gpt, [*GPT, "--data", text], root / str(count), options, ranks, saving)
             count += 1
-        for optimizer in ("sgd", "adamw", "adamw8bit"):
+        for optimizer in ("sgd", "adamw", "adamw8bit", "muon"):
             check_resumed(mlp, MLP, root / optimizer, ["--optimizer", optimizer], 3, [])
             count += 1
         farthest = check_elsewhere(gpt, tessera, root / "elsewhere", text)

@@ -215,8 +215,8 @@ class Unrounded final : public tessera::Optimizer {
 };
 
 // AdamW with moments of 8 bits and the same settings.
-inline std::unique_ptr<tessera::Optimizer> in_eight_bits() {
-  return tessera::AdamW8bit{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = 0.5f};
+inline std::unique_ptr<tessera::Optimizer> in_eight_bits(float clip) {
+  return tessera::AdamW8bit{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = clip};
 }
 
 inline std::unique_ptr<tessera::Optimizer> optimizer_of(const Run& run) {

@@ -51,6 +51,19 @@ class TesseraPlan(unittest.TestCase):
                     self.assertEqual(found["peak"], sum(found["categories"].values()))
                     self.assertLessEqual(found["live"], found["peak"])
 
+    def test_muon_has_whole_matrices_and_tells_what_travels(self):
+        gpt2 = ["--model", "gpt2-124m", "--precision", "bf16", "--batch", 1, "--world", 4, "--strategy", "fsdp"]
+        adamw, muon = [plan(*gpt2, "--optimizer", name) for name in ["adamw", "muon"]]
+        self.assertEqual(muon["optimizer_states"], ["m", "v"])
+        self.assertEqual(muon["categories"]["optimizer"], adamw["categories"]["optimizer"])
+        # The matrices of 12 blocks in bf16: each rank's shares, and what owners have, of about equal work; both in two sets at most.
+        matrices = 12 * 12 * 768 * 768 * 2 // 4
+        self.assertGreater(muon["categories"]["staging"], adamw["categories"]["staging"] + 2 * matrices)
+        self.assertLess(muon["categories"]["staging"], adamw["categories"]["staging"] + 6 * matrices)
+        text = tessera("plan", *gpt2, "--optimizer", "muon").stdout
+        self.assertRegex(text, r"redistribute\s+2 ")
+        self.assertNotIn("redistribute", tessera("plan", *gpt2).stdout)
+
     def test_moments_of_8_bits_have_a_byte_each_and_a_scale_for_256_of_them(self):
         for ranks in [1, 2, 3, 7]:
             for strategy, copies in [("fsdp", 1), ("ddp", ranks)]:
@@ -81,7 +94,7 @@ class TesseraPlan(unittest.TestCase):
     def test_each_option_changes_the_plan(self):
         base = [*MODEL, "--world", 4, "--micro-batches", 2]
         changes = [[], ["--prefetch", 2], ["--reshard-after-forward", "no"], ["--overlap-reduction", "no"],
-                   ["--strategy", "ddp"], ["--strategy", "zero1"], ["--strategy", "zero2"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"], ["--optimizer", "adamw8bit"]]
+                   ["--strategy", "ddp"], ["--strategy", "zero1"], ["--strategy", "zero2"], ["--accumulate-mode", "local"], ["--precision", "bf16"], ["--optimizer", "sgd"], ["--optimizer", "adamw8bit"], ["--optimizer", "muon"]]
         self.assertEqual(len({plan(*base, *change)["hash"] for change in changes}), len(changes))
 
     def test_the_text_has_every_category_and_the_verdict(self):
@@ -158,7 +171,7 @@ class BadOptions(unittest.TestCase):
             self.assert_refused(["plan", *MODEL, name, "0"], name)
 
     def test_an_unknown_choice_is_named_with_the_choices(self):
-        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp|hsdp|hfsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|adamw8bit|sgd"),
+        for name, choice in [("--strategy", "ddp|zero1|zero2|fsdp|hsdp|hfsdp"), ("--precision", "fp32|bf16|fp16"), ("--optimizer", "adamw|adamw8bit|sgd|muon"),
                              ("--accumulate-mode", "local|reduced"), ("--reshard-after-forward", "yes|no|group"),
                              ("--overlap-reduction", "yes|no")]:
             for value in ["xyz", "YES", "0", " yes"]:

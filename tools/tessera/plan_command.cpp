@@ -146,7 +146,7 @@ bool answer_fit(const PlanRequest& request, const std::vector<tessera::plan::Sta
 bool run_plan(std::vector<std::string> arguments) {
   const std::optional<PlanRequest> request = parse_plan_request(std::move(arguments));
   if (!request) return true;
-  const std::vector<tessera::plan::StateSpec> states = optimizer_states(request->optimizer);
+  const std::vector<tessera::plan::StateSpec> states = optimizer_states(request->setting.optimizer);
   if (request->parameters) return answer_parameters(*request, states);
   if (request->fit) return answer_fit(*request, states);
   if (request->compare) return answer_comparison(*request, states);

@@ -15,9 +15,11 @@
 #include "models/model.hpp"
 #include "models/units_file.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/nn/muon.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/adamw8bit.hpp"
 #include "tessera/optim/sgd.hpp"
+#include "tessera/shard/whole_tensors.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "text.hpp"
 
@@ -81,12 +83,30 @@ std::map<WindowKey, Work> Subject::counted_work(const Setting& setting) const {
   return result;
 }
 
+namespace {
+
+std::unique_ptr<tessera::Optimizer> make_optimizer(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::adamw: return tessera::AdamW{};
+    case OptimizerKind::adamw8bit: return tessera::AdamW8bit{};
+    case OptimizerKind::sgd: return tessera::Sgd{.momentum = 0.9f};
+    case OptimizerKind::muon: return tessera::nn::Muon{};
+  }
+  throw tessera::InternalError("an optimizer of no kind");
+}
+
+}  // namespace
+
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<tessera::plan::StateSpec>& optimizer_states) {
   models::Model model = subject.model(setting.activation_checkpointing);
   tessera::plan::CompileInput input{
       std::move(model.units), {std::move(model.program)}, setting.options, optimizer_states};
   input.options.activations = subject.activations(setting);
+  const std::unique_ptr<tessera::Optimizer> optimizer = make_optimizer(setting.optimizer);
+  for (tessera::plan::UnitSpec& unit : input.units) {
+    note_whole_tensors(unit, optimizer->whole_tensors(), tessera::DeviceKind::cpu);
+  }
   return input;
 }
 
@@ -193,11 +213,13 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
             [&](const std::string& text) { model.units = text; });
   line.take({"--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours"},
             [&](const std::string& text) { request.parameters = parameter_number("--params", text); });
-  line.choice<OptimizerKind>(
-      "--optimizer", request.optimizer,
-      {{"adamw", OptimizerKind::adamw}, {"adamw8bit", OptimizerKind::adamw8bit}, {"sgd", OptimizerKind::sgd}},
-      "adamw keeps two fp32 states per parameter, adamw8bit the same in 8 bits with scales, sgd "
-      "(with momentum) one [adamw]");
+  line.choice<OptimizerKind>("--optimizer", request.setting.optimizer,
+                             {{"adamw", OptimizerKind::adamw},
+                              {"adamw8bit", OptimizerKind::adamw8bit},
+                              {"sgd", OptimizerKind::sgd},
+                              {"muon", OptimizerKind::muon}},
+                             "adamw keeps two fp32 states per parameter, adamw8bit the same in 8 bits with scales, sgd "
+                             "(with momentum) one, muon those of adamw, and each rank works on whole matrices [adamw]");
 }
 
 void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options) {
@@ -493,13 +515,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
 }
 
 std::vector<tessera::plan::StateSpec> optimizer_states(OptimizerKind kind) {
-  const auto states_of = [](const std::unique_ptr<tessera::Optimizer>& optimizer) { return optimizer->state_specs(); };
-  switch (kind) {
-    case OptimizerKind::adamw: return states_of(tessera::AdamW{});
-    case OptimizerKind::adamw8bit: return states_of(tessera::AdamW8bit{});
-    case OptimizerKind::sgd: return states_of(tessera::Sgd{.momentum = 0.9f});
-  }
-  throw tessera::InternalError("an optimizer of no kind");
+  return make_optimizer(kind)->state_specs();
 }
 
 }  // namespace tools

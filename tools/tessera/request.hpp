@@ -21,11 +21,14 @@
 namespace tools {
 
 // One way to train it.
+enum class OptimizerKind { adamw, adamw8bit, sgd, muon };
+
 struct Setting {
   tessera::plan::PlanOptions options;  // activations: filled in from the rest
   bool activation_checkpointing = false;
   std::size_t batch = 1;  // sequences of a rank and micro-batch, or a perceptron's samples
   std::size_t seq = 0;    // tokens of a sequence; 0: no tokens
+  OptimizerKind optimizer = OptimizerKind::adamw;
 };
 
 class Subject {
@@ -78,15 +81,12 @@ struct Freedom {
 };
 inline constexpr std::size_t most_batch = 4096;
 
-enum class OptimizerKind { adamw, adamw8bit, sgd };
-
 struct PlanRequest {
   // One of these two.
   std::optional<Subject> subject;
   std::optional<double> parameters;
 
   Setting setting;
-  OptimizerKind optimizer = OptimizerKind::adamw;
   bool compare = false;
   std::optional<tessera::Bytes> fit;
   Freedom freedom;  // of --fit: what the command line did not settle
