@@ -79,7 +79,8 @@ TEST_CASE("codes_and_scales_are_stored_in_their_own_types_and_the_same_bytes_by_
   CHECK(stored("v_scale/unit1.t0") == "F32[0]");
   CHECK(stored("v_scale/unit1.t1") == "F32[1]");
   // A block of the checkpoint ends on a multiple of 4 bytes, and so inside no element.
-  for (const StoredTensor& tensor : SafetensorsReader(folder / "1/step-00000002/optimizer.safetensors").tensors()) {
+  const SafetensorsReader file(folder / "1/step-00000002/optimizer.safetensors");
+  for (const StoredTensor& tensor : file.tensors()) {
     if (tensor.dtype == "F32") CHECK(tensor.offset.count() % 4 == 0);
   }
   for (const Place& place :
