@@ -20,9 +20,9 @@
 
 namespace tools {
 
-// One way to train it.
 enum class OptimizerKind { adamw, adamw8bit, sgd, muon };
 
+// One way to train it.
 struct Setting {
   tessera::plan::PlanOptions options;  // activations: filled in from the rest
   bool activation_checkpointing = false;
