@@ -10,6 +10,7 @@
 
 struct Averaged final : tessera::Optimizer {
   explicit Averaged(std::unique_ptr<tessera::Optimizer> wrapped) : inner(std::move(wrapped)), names(inner->states()) {
+    if (inner->whole_tensors() != nullptr) throw tessera::UsageError("Averaged wraps optimizers that go by elements");
     names.push_back("ema");
   }
   std::string_view name() const override { return "averaged"; }

@@ -59,7 +59,7 @@ class MuonOptimizer final : public Optimizer, WholeTensors {
   explicit MuonOptimizer(Muon settings) : settings_(std::move(settings)) { check_settings(settings_); }
 
   std::string_view name() const final { return "muon"; }
-  std::vector<std::string> states() const final { return {"m", "v"}; }
+  std::vector<std::string> states() const final { return {"momentum", "v"}; }
   float learning_rate() const final { return settings_.learning_rate; }
   float weight_decay() const final { return settings_.weight_decay; }
   std::vector<ParameterGroup> groups() const final { return settings_.groups; }

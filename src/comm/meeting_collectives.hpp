@@ -246,7 +246,8 @@ std::size_t for_each_given(std::span<const Transfer> transfers, int from, const 
   return end;
 }
 
-// There are as many rounds as the rank takes that gives the most; areas of those that have given all are empty.
+// There are as many rounds as the rank takes that gives the most; areas of those that have given all are empty. Whoever
+// needs little of an area gets all of it, so between hosts every byte goes to each.
 template <typename Meeting>
 std::size_t move_in_rounds(Meeting& meeting, const Redistribute& operation, std::size_t first_round) {
   const int me = meeting.place();

@@ -362,6 +362,14 @@ void check_collectives(const CompileInput& input) {
 // A slice of a matrix is another matrix, with other directions.
 void check_whole(const CompileInput& input) {
   for (const UnitSpec& unit : input.units) {
+    const bool any = std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                                 [](const ParameterSpec& each) { return each.whole.has_value(); });
+    if (any && (unit.whole_planes == 0 || unit.whole_type == DType::u8)) {
+      throw UsageError(
+          fmt::format("unit {}: what its optimizer brings together of whole tensors is {} planes of {}: "
+                      "choose 1 or more, of fp32, bf16 or fp16 (WholeTensors)",
+                      unit.name, unit.whole_planes, to_string(unit.whole_type)));
+    }
     const AxisSet slices = mesh_of(input.options).group(unit.apart & same_samples);
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!parameter.whole || parameter.frozen || slices.empty()) continue;
@@ -410,11 +418,13 @@ std::vector<Program> recomputing(const CompileInput& input) {
 // A unit's own option goes first. The plan's leaves masters that windows read themselves where they are.
 void resolve_spaces(Plan& plan) {
   const Offload& offload = plan.options.offload;
-  bool moves_masters = false;
+  bool moves_masters = false, sees_whole = false;
   for (std::size_t index = 0; index < plan.units.size(); ++index) {
     UnitSpec& unit = plan.units[index];
-    const bool whole = std::any_of(unit.parameters.begin(), unit.parameters.end(),
-                                   [](const ParameterSpec& each) { return each.whole && !each.frozen; });
+    const bool whole =
+        plan.trains(index) && std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                                          [](const ParameterSpec& each) { return each.whole && !each.frozen; });
+    sees_whole = sees_whole || whole;
     if (unit.masters_in == MemorySpace::host && whole) {
       throw UsageError(fmt::format(
           "unit {} is to keep its masters in the host's memory, and its optimizer sees tensors of it whole, for which "
@@ -434,6 +444,11 @@ void resolve_spaces(Plan& plan) {
     moves_masters = moves_masters || unit.masters_in == MemorySpace::host;
   }
   if (offload.masters == MemorySpace::device || offload.units == 0 || moves_masters) return;
+  if (sees_whole) {
+    throw UsageError(
+        "offload.masters is host, and the optimizer sees tensors of these units whole, for which masters stay on the "
+        "device: move the optimizer's states alone");
+  }
   throw UsageError(
       "offload.masters is host, and windows read all masters themselves, because parameters are fp32: train with "
       "parameters of 16 bits (bf16_mixed), or move the optimizer's states alone");

@@ -170,12 +170,31 @@ std::vector<Transfer> transfers_from_owners(const Plan& plan, const WholeGroup& 
   return result;
 }
 
-Bytes bytes_sent(const Plan& plan, const WholeGroup& group, const std::vector<Transfer>& transfers) {
-  Bytes all;
-  for (const Transfer& each : transfers) {
-    if (each.from != each.to) all += each.size;
+namespace {
+
+// Elements of all tensors in the type in which they travel.
+std::uint64_t bytes_of(const Plan& plan, const WholeGroup& group, bool every_plane) {
+  std::uint64_t bytes = 0;
+  for (const WholeTensor& tensor : group.tensors) {
+    const UnitSpec& unit = plan.units[tensor.unit];
+    bytes += size_of(unit.whole_type).count() * plan.layouts[tensor.unit].elements(tensor.parameter) *
+             (every_plane ? unit.whole_planes : 1);
   }
-  return Bytes(all.count() / plan.mesh.size(group.axes));
+  return bytes;
+}
+
+}  // namespace
+
+// All shares of a tensor but the owner's go to it.
+Bytes bytes_to_owners(const Plan& plan, const WholeGroup& group) {
+  const std::uint64_t ranks = plan.mesh.size(group.axes), copies = plan.mesh.size(copied(plan, group));
+  return Bytes(bytes_of(plan, group, true) / ranks * (ranks - copies) / ranks);
+}
+
+// Each rank takes all that it has shares of from others, but what it owns itself.
+Bytes bytes_from_owners(const Plan& plan, const WholeGroup& group) {
+  const std::uint64_t ranks = plan.mesh.size(group.axes), copies = plan.mesh.size(copied(plan, group));
+  return Bytes(bytes_of(plan, group, false) * copies / ranks * (ranks - 1) / ranks);
 }
 
 }  // namespace tessera::plan

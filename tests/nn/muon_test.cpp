@@ -124,6 +124,9 @@ TEST_CASE("muon_wants_matrices_whose_names_are_not_left_out") {
   CHECK_FALSE(wants("blocks.0.conv.weight", {4, 3, 3, 4}));
   CHECK_FALSE(wants("wte.weight", {16, 4}));
   CHECK_FALSE(wants("head.weight", {16, 4}));
+  CHECK_FALSE(wants("model.head.weight", {16, 4}));
+  CHECK_FALSE(wants("output.weight", {16, 4}));
+  CHECK(wants("encoder.multihead_attn.in_proj_weight", {16, 4}));
   const std::unique_ptr<Optimizer> own = Muon{.elementwise = {"*.c_fc.*"}};
   CHECK_FALSE(own->whole_tensors()->wants("blocks.0.mlp.c_fc.weight", {16, 4}, DeviceKind::cpu).has_value());
   CHECK(own->whole_tensors()->wants("wte.weight", {16, 4}, DeviceKind::cpu).has_value());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,54 @@ TEST_CASE("ranks_that_train_by_themselves_have_owners_of_their_own") {
   }
 }
 
+// Ranks of an expert share its tensors among themselves; each program has groups of its own.
+TEST_CASE("experts_and_programs_have_whole_tensors_too") {
+  Model experts = experts_model();
+  for (UnitSpec& unit : experts.units) {
+    for (ParameterSpec& parameter : unit.parameters) parameter.whole = WholeSpec{.cost = 1};
+  }
+  for (const Strategy strategy : {Strategy::ddp, Strategy::hsdp, Strategy::fsdp}) {
+    const Plan plan = compile(input_of(experts, {.strategy = strategy, .ranks = 6, .replicas = 2}));
+    CHECK(verify(plan).ok());
+    std::set<unsigned> axes;
+    for (const WholeGroup& group : plan.whole_groups) {
+      axes.insert(plan.mesh.group(group.axes).bits());
+      check_travel(plan, group);
+    }
+    CHECK(axes.size() == 2);
+  }
+  Model several = chain_of_programs(5, 2);
+  for (UnitSpec& unit : several.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      if (element_count(parameter.shape) > 0) parameter.whole = WholeSpec{.workspace = Bytes(96), .cost = 3};
+    }
+  }
+  const Plan plan = compile(input_of(several, {.precision = bf16_mixed, .ranks = 3}));
+  CHECK(verify(plan).ok());
+  REQUIRE(plan.whole_groups.size() == 2);
+  for (std::size_t program = 0; program < 2; ++program) {
+    CHECK(plan.whole_groups[program].program == program);
+    check_travel(plan, plan.whole_groups[program]);
+  }
+}
+
+TEST_CASE("what_a_rank_sends_is_told_by_formula") {
+  for (const Strategy strategy : all_strategies) {
+    const Plan plan = compile(input_of(large_matrices(8), {.strategy = strategy, .ranks = 4, .replicas = 2}));
+    for (const WholeGroup& group : plan.whole_groups) {
+      const auto sent = [&](const std::vector<Transfer>& transfers) {
+        std::uint64_t bytes = 0;
+        for (const Transfer& each : transfers) bytes += each.from == each.to ? 0 : each.size.count();
+        return double(bytes) / 4;
+      };
+      CHECK(double(bytes_to_owners(plan, group).count()) ==
+            doctest::Approx(sent(transfers_to_owners(plan, group))).epsilon(0.25));
+      CHECK(double(bytes_from_owners(plan, group).count()) ==
+            doctest::Approx(sent(transfers_from_owners(plan, group))).epsilon(0.25));
+    }
+  }
+}
+
 TEST_CASE("owners_share_the_work_and_groups_take_turns") {
   const Plan plan = compile(input_of(large_matrices(24), {.ranks = 4}));
   CHECK(verify(plan).ok());
@@ -184,6 +233,19 @@ TEST_CASE("what_is_not_wanted_whole_changes_nothing") {
   CHECK(frozen.whole_groups.empty());
   CHECK(verify(frozen).ok());
   for (const Buffer& buffer : frozen.buffers) CHECK_FALSE(buffer.name.starts_with("direction"));
+}
+
+TEST_CASE("masters_of_the_host_and_nothing_to_bring_are_refused_with_whole_tensors") {
+  Model model = chain_model(1);
+  model.units[0].parameters[0].whole = WholeSpec{};
+  model.units[0].masters_in = MemorySpace::host;
+  CHECK(contains(usage_error([&] { compile(input_of(model, {.precision = bf16_mixed, .ranks = 2})); }),
+                 "its optimizer sees tensors of it whole"));
+  model.units[0].masters_in = std::nullopt;
+  const PlanOptions masters{.precision = bf16_mixed, .ranks = 2, .offload = {.masters = MemorySpace::host}};
+  CHECK(contains(usage_error([&] { compile(input_of(model, masters)); }), "move the optimizer's states alone"));
+  model.units[0].whole_planes = 0;
+  CHECK(contains(usage_error([&] { compile(input_of(model, {.ranks = 2})); }), "0 planes of fp32"));
 }
 
 TEST_CASE("slices_of_a_tensor_are_not_seen_whole") {

@@ -54,7 +54,7 @@ class TesseraPlan(unittest.TestCase):
     def test_muon_has_whole_matrices_and_tells_what_travels(self):
         gpt2 = ["--model", "gpt2-124m", "--precision", "bf16", "--batch", 1, "--world", 4, "--strategy", "fsdp"]
         adamw, muon = [plan(*gpt2, "--optimizer", name) for name in ["adamw", "muon"]]
-        self.assertEqual(muon["optimizer_states"], ["m", "v"])
+        self.assertEqual(muon["optimizer_states"], ["momentum", "v"])
         self.assertEqual(muon["categories"]["optimizer"], adamw["categories"]["optimizer"])
         # The matrices of 12 blocks in bf16: each rank's shares, and what owners have, of about equal work; both in two sets at most.
         matrices = 12 * 12 * 768 * 768 * 2 // 4

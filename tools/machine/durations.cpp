@@ -38,11 +38,6 @@ double moved_bytes(const Operation& operation) {
 // Pairs of a shard and the whole. Beside the result of a window's sum may stand what it was rounded from.
 double whole_bytes(const Operation& operation) {
   if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
-  if (operation.kind == OperationKind::redistribute) {
-    // Room for the owner with the most stands on one side, and what this rank has of all tensors on the other.
-    const bool gathers = operation.goes_to_owners();
-    return static_cast<double>((gathers ? operation.accesses.back() : operation.accesses.front()).range.size.count());
-  }
   if (operation.kind == OperationKind::collective && sums(operation.collective_kind))
     return static_cast<double>(operation.source().range.size.count());
   double bytes = 0;
@@ -182,6 +177,16 @@ double DurationModel::transform_seconds(const Operation& operation) const {
   return longest * computing_time(plan_.options.ranks);
 }
 
+// A redistribution takes as long as a gather in which a rank sends as much.
+double DurationModel::gathered_bytes(const Operation& operation) const {
+  if (operation.kind != OperationKind::redistribute) return whole_bytes(operation);
+  const plan::WholeGroup& group = plan_.whole_groups[operation.whole_group];
+  const auto ranks = static_cast<double>(plan_.mesh.size(group.axes));
+  const tessera::Bytes sent =
+      operation.goes_to_owners() ? bytes_to_owners(plan_, group) : bytes_from_owners(plan_, group);
+  return static_cast<double>(sent.count()) * ranks / (ranks - 1);
+}
+
 double DurationModel::seconds(const Operation& operation) const {
   if (operation.kind == OperationKind::window) {
     const auto known = windows_.find(&operation);
@@ -195,7 +200,7 @@ double DurationModel::seconds(const Operation& operation) const {
   if (!is_collective(operation.kind)) return memory_seconds(operation);
   if (operation.group.empty()) return memory_seconds(operation);
   const auto seconds_of = [&](bool sums) {
-    return collective_seconds(machine_, plan_, {operation.group, sums, whole_bytes(operation)});
+    return collective_seconds(machine_, plan_, {operation.group, sums, gathered_bytes(operation)});
   };
   if (operation.kind != OperationKind::collective) return seconds_of(operation.kind == OperationKind::reduce_scatter);
   if (operation.collective_kind == plan::CollectiveKind::all_reduce) return seconds_of(true) + seconds_of(false);

@@ -34,6 +34,7 @@ class DurationModel {
   double counted(const Work& work, tessera::DType type) const;
   const Curve& rate_of(const Product& product, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;
+  double gathered_bytes(const tessera::plan::Operation& operation) const;
   double transform_seconds(const tessera::plan::Operation& operation) const;
   double memory_rate(double bytes, std::size_t ranks) const;
   double computing_time(std::size_t ranks) const;

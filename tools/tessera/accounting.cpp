@@ -42,9 +42,8 @@ Bytes whole_size(const plan::Plan& plan, const plan::Operation& operation) {
     // A gather of this size sends as much.
     const plan::WholeGroup& group = plan.whole_groups[operation.whole_group];
     const std::size_t ranks = plan.mesh.size(group.axes);
-    const auto transfers =
-        operation.goes_to_owners() ? transfers_to_owners(plan, group) : transfers_from_owners(plan, group);
-    return Bytes(bytes_sent(plan, group, transfers).count() * ranks / (ranks - 1));
+    const Bytes sent = operation.goes_to_owners() ? bytes_to_owners(plan, group) : bytes_from_owners(plan, group);
+    return Bytes(sent.count() * ranks / (ranks - 1));
   }
   if (operation.kind == plan::OperationKind::collective && sums(operation.collective_kind))
     return operation.source().range.size;

@@ -97,16 +97,21 @@ std::unique_ptr<tessera::Optimizer> make_optimizer(OptimizerKind kind) {
 
 }  // namespace
 
+// Beside a tensor an optimizer needs what it does on the CPU.
+void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, OptimizerKind kind) {
+  const std::unique_ptr<tessera::Optimizer> optimizer = make_optimizer(kind);
+  for (tessera::plan::UnitSpec& unit : units) {
+    tessera::note_whole_tensors(unit, optimizer->whole_tensors(), tessera::DeviceKind::cpu);
+  }
+}
+
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<tessera::plan::StateSpec>& optimizer_states) {
   models::Model model = subject.model(setting.activation_checkpointing);
   tessera::plan::CompileInput input{
       std::move(model.units), {std::move(model.program)}, setting.options, optimizer_states};
   input.options.activations = subject.activations(setting);
-  const std::unique_ptr<tessera::Optimizer> optimizer = make_optimizer(setting.optimizer);
-  for (tessera::plan::UnitSpec& unit : input.units) {
-    note_whole_tensors(unit, optimizer->whole_tensors(), tessera::DeviceKind::cpu);
-  }
+  note_whole_tensors(input.units, setting.optimizer);
   return input;
 }
 

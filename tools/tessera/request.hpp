@@ -66,6 +66,9 @@ class Subject {
 };
 
 // With the subject's activations.
+// Writes down which tensors the optimizer sees whole.
+void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, OptimizerKind kind);
+
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<tessera::plan::StateSpec>& optimizer_states);
 

@@ -43,8 +43,10 @@ Bytes whole_plane(const Plan& plan, const WholeTensor& tensor);
 std::vector<Transfer> transfers_to_owners(const Plan& plan, const WholeGroup& group);
 std::vector<Transfer> transfers_from_owners(const Plan& plan, const WholeGroup& group);
 
-// Returns what a rank sends to others, on average.
-Bytes bytes_sent(const Plan& plan, const WholeGroup& group, const std::vector<Transfer>& transfers);
+// Returns what a rank sends to others, on average: by formula, as if owners had no larger shares of their tensors than
+// other ranks.
+Bytes bytes_to_owners(const Plan& plan, const WholeGroup& group);
+Bytes bytes_from_owners(const Plan& plan, const WholeGroup& group);
 
 }  // namespace tessera::plan
 

@@ -132,6 +132,7 @@ class Optimizer {
   // Units of which it sees a tensor whole are not prepared.
   virtual std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> /*runs*/) const { return nullptr; }
   // An optimizer that wants to see tensors whole says here what it does with them. It lives as long as the optimizer.
+  // One that wraps another has to give out what the wrapped one does, with its own states, or to refuse such.
   virtual const WholeTensors* whole_tensors() const { return nullptr; }
 };
 

@@ -47,14 +47,16 @@ class WholeTensors {
  public:
   virtual ~WholeTensors() = default;
 
-  // The type in which values travel, and how many there are for each element: LAMB brings updates and weights.
+  // The type in which values travel, fp32, bf16 or fp16, and how many there are for each element, at least one: LAMB
+  // brings updates and weights.
   virtual DType type() const = 0;
   virtual std::size_t planes() const { return 1; }
   // Whether it wants to see the tensor whole; then what transform() needs and costs there. A function of its arguments
   // alone, so that all ranks decide alike. Not asked for tensors without elements.
   virtual std::optional<plan::WholeSpec> wants(std::string_view name, const Shape& shape, DeviceKind device) const = 0;
 
-  // `spans` as in Optimizer::update(); directions: one for each plane, for the same elements.
+  // `spans` as in Optimizer::update(); directions: one for each plane, for the same elements. They are there during the
+  // call alone: a task takes copies.
   virtual void direct(Stream& stream, const OptimizerSpans& spans, std::span<const kernels::Target> directions,
                       const OptimizerGroup& group, const kernels::StepScalars* scalars) const = 0;
   virtual void transform(Stream& stream, const WholeTensor& tensor) const = 0;

@@ -9,7 +9,8 @@
 //   X = direction / max(|direction|, epsilon)      direction: kernels/muon.hpp; | |: Frobenius norm
 //   five times: A = X Xᵀ (XᵀX where r > c);  B = b A + c A A;  X = a X + B X (X B)
 //   master = master * (1 - lr * weight_decay) - (lr * scale) * X
-// State: the momentum of matrices, as "m"; AdamW's two of everything else, "m" and "v".
+// States: "momentum", of matrices; of everything else it is AdamW's first moment, and "v" the second. That of matrices
+// stays 0, and takes memory all the same.
 #pragma once
 
 #include <memory>
@@ -40,13 +41,14 @@ struct Muon {
 
   // Parameters that AdamW updates, beside all that are no matrices: shell patterns over full names (ParameterGroup).
   // Shapes do not tell embeddings and heads from other matrices, names do.
-  std::vector<std::string> elementwise = {"*embed*", "*wte*", "*wpe*", "*head*", "*position*", "*class_token*"};
+  std::vector<std::string> elementwise = {"*embed*", "*wte*",    "*wpe*",     "*position*", "*class_token*",
+                                          "head.*",  "*.head.*", "*lm_head*", "output.*"};
   float adamw_learning_rate_scale = 1.0f;  // times the learning rate of the step; >= 0
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float adamw_epsilon = 1e-8f;
 
-  std::vector<ParameterGroup> groups = {};  // of matrices and everything else
+  std::vector<ParameterGroup> groups = {};  // of matrices, too, which take no betas and epsilon of theirs
 
   // The optimizer with these settings. Throws UsageError naming a setting that is out of range, and its value.
   operator std::unique_ptr<Optimizer>()
