@@ -10,7 +10,7 @@
 
 struct Averaged final : tessera::Optimizer {
   explicit Averaged(std::unique_ptr<tessera::Optimizer> wrapped) : inner(std::move(wrapped)), names(inner->states()) {
-    if (inner->whole_tensors() != nullptr) throw tessera::UsageError("Averaged wraps optimizers that go by elements");
+    if (inner->whole_tensors()) throw tessera::UsageError("Averaged wraps optimizers that go by elements");
     names.push_back("ema");
   }
   std::string_view name() const override { return "averaged"; }
@@ -31,7 +31,6 @@ struct Averaged final : tessera::Optimizer {
       for (std::size_t i = 0; i < count; ++i) ema[i] = keep * ema[i] + (1.0f - keep) * master[i];
     });
   }
-
   std::unique_ptr<tessera::Optimizer> inner;
   std::vector<std::string> names;
 };

@@ -929,7 +929,7 @@ struct MuonApplyElements {
   }
 };
 
-struct DivideByNorm {
+struct UnitNormElements {
   Halves x;
   const double* squares;
   float least;
@@ -978,7 +978,7 @@ void muon_apply(void* native, float* master, const bf16* direction, std::size_t 
 }
 
 void divide_by_norm(void* native, bf16* x, std::size_t count, const double* squares, float least) {
-  run(native, DivideByNorm{halves(x), squares, least}, count, halves_packed(x));
+  run(native, UnitNormElements{halves(x), squares, least}, count, halves_packed(x));
 }
 
 void combine(void* native, const Combination& of) {
