@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <span>
 
 #include "plan/buckets.hpp"
@@ -269,11 +268,15 @@ void add_update_slots(Plan& plan, BufferList& list) {
   const auto brings_states = [&](std::size_t unit) {
     return plan.trains(unit) && plan.units[unit].states_in == MemorySpace::host;
   };
-  std::map<std::size_t, std::size_t> units;  // so far, by program: those that follow each other in an update
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    if (brings_masters(unit) || brings_states(unit)) slots[unit] = units[plan.trainers[unit]]++ % 2;
-  }
+  const auto take_turns = [&](const std::vector<std::size_t>& units) {
+    std::size_t so_far = 0;
+    for (const std::size_t unit : units) {
+      if (brings_masters(unit) || brings_states(unit)) slots[unit] = so_far++ % 2;
+    }
+  };
+  for (std::size_t program = 0; program < plan.programs.size(); ++program) take_turns(updated_units(plan, program));
+  take_turns(updated_units(plan, no_program));
   const auto add = [&](const BufferList::Slots& of, const auto& has, const auto& content_of) {
     std::vector<std::size_t> taken = slots;
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {

@@ -221,18 +221,6 @@ void check_sizes(const CompileInput& input) {
   }
 }
 
-// A unit without parameters counts as trained: its windows are those of any other.
-std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units) {
-  std::vector<Trainable> result;
-  for (const UnitSpec& unit : units) {
-    const auto& parameters = unit.parameters;
-    const bool trained = parameters.empty() || std::any_of(parameters.begin(), parameters.end(),
-                                                           [](const ParameterSpec& spec) { return !spec.frozen; });
-    result.push_back({.parameters = !parameters.empty(), .trained = trained, .name = unit.name});
-  }
-  return result;
-}
-
 std::vector<std::size_t> norm_columns(const Plan& plan) {
   std::vector<std::size_t> next(plan.programs.size(), 0);
   std::vector<std::size_t> result;
@@ -455,6 +443,17 @@ void resolve_spaces(Plan& plan) {
 }
 
 }  // namespace
+
+std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units) {
+  std::vector<Trainable> result;
+  for (const UnitSpec& unit : units) {
+    const auto& parameters = unit.parameters;
+    const bool trained = parameters.empty() || std::any_of(parameters.begin(), parameters.end(),
+                                                           [](const ParameterSpec& spec) { return !spec.frozen; });
+    result.push_back({.parameters = !parameters.empty(), .trained = trained, .name = unit.name});
+  }
+  return result;
+}
 
 Plan compile(const CompileInput& input) {
   check_input(input);

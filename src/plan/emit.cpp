@@ -1,6 +1,7 @@
 // One function per segment. A strategy is which of these operations it emits.
 #include "plan/passes.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "plan/buckets.hpp"
@@ -464,18 +465,19 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_, program_), AccessMode::read, no_unit, Role::norms}, scalars(AccessMode::update)};
   // Values of the host's memory are brought one unit ahead of the one that is updated.
-  std::size_t next = 0;
+  const std::vector<std::size_t> units = updated_units(plan_, program_);
+  auto next = units.begin();
   const auto fetch_next = [&] {
-    while (next < plan_.units.size() && !is_offloaded(next)) ++next;
-    if (next < plan_.units.size()) fetch(visits_in_update(next), plan_.sharding(next).optimizer);
+    next = std::find_if(next, units.end(), [&](std::size_t unit) { return is_offloaded(unit); });
+    if (next == units.end()) return;
+    fetch(visits_in_update(*next), plan_.sharding(*next).optimizer);
     ++next;
   };
   fetch_next();
   std::size_t group = 0;
   while (group < plan_.whole_groups.size() && plan_.whole_groups[group].program != program_) ++group;
   std::size_t travelling = no_group;
-  for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-    if (!trains(unit)) continue;
+  for (const std::size_t unit : units) {
     if (is_offloaded(unit)) fetch_next();
     optimize(unit);
     if (is_offloaded(unit)) {

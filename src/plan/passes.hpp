@@ -5,8 +5,14 @@
 
 namespace tessera::plan {
 
+// Units as trainers() takes them. One without parameters counts as trained: its windows are those of any other.
+std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units);
+
 // Forms the groups of units whose optimizer sees tensors whole, and gives each tensor an owner: fills whole_groups.
 void make_whole_groups(Plan& plan);
+// The units that an update of the program visits, in its order: those of a group follow each other. no_program: those
+// that nobody trains.
+std::vector<std::size_t> updated_units(const Plan& plan, std::size_t program);
 
 // Lists a plan's buffers and gives each its place in the arena: fills buffers, unit_buffers, scalars and norms of a
 // plan whose options, program, units and layouts are set.

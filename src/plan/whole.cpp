@@ -72,21 +72,38 @@ bool fits(const Plan& plan, const WholeGroup& group, std::size_t unit) {
 
 void make_whole_groups(Plan& plan) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    bool goes_on = false;
+    std::vector<std::size_t> open;  // groups that go on, one of each kind of units
     for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
       if (!plan.trains(unit, program)) continue;
       const std::vector<WholeTensor> tensors = tensors_of(plan, unit);
       if (tensors.empty()) continue;
-      if (!goes_on || !fits(plan, plan.whole_groups.back(), unit)) {
+      auto mine = std::find_if(open.begin(), open.end(),
+                               [&](std::size_t group) { return fits(plan, plan.whole_groups[group], unit); });
+      if (mine == open.end()) {
+        mine = open.insert(mine, plan.whole_groups.size());
         plan.whole_groups.push_back({program, plan.own(unit), {}, {}, Bytes(0)});
       }
-      WholeGroup& group = plan.whole_groups.back();
+      WholeGroup& group = plan.whole_groups[*mine];
       group.units.push_back(unit);
       group.tensors.insert(group.tensors.end(), tensors.begin(), tensors.end());
-      goes_on = !is_full(plan, group);
+      if (is_full(plan, group)) open.erase(mine);
     }
   }
   for (WholeGroup& group : plan.whole_groups) choose_owners(plan, group);
+}
+
+std::vector<std::size_t> updated_units(const Plan& plan, std::size_t program) {
+  std::vector<std::size_t> leader(plan.units.size());  // the first of a unit's group
+  std::iota(leader.begin(), leader.end(), std::size_t{0});
+  for (const WholeGroup& group : plan.whole_groups) {
+    for (const std::size_t unit : group.units) leader[unit] = group.units.front();
+  }
+  std::vector<std::size_t> result;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (plan.trainers[unit] == program) result.push_back(unit);
+  }
+  std::stable_sort(result.begin(), result.end(), [&](std::size_t a, std::size_t b) { return leader[a] < leader[b]; });
+  return result;
 }
 
 Bytes whole_plane(const Plan& plan, const WholeTensor& tensor) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "plan/fragments.hpp"
+#include "plan/passes.hpp"
 #include "shard/agreement.hpp"
 #include "shard/carried_state.hpp"
 #include "shard/model_state.hpp"
@@ -253,15 +254,8 @@ const WholeTensors* whole_tensors_of(const ModelState& model, const Unit& unit, 
 
 // Asks the optimizer of each unit which tensors it wants to see whole.
 void ask_for_whole_tensors(const ModelState& model, plan::CompileInput& input) {
-  std::vector<plan::Trainable> units;
-  for (const plan::UnitSpec& unit : input.units) {
-    const auto& all = unit.parameters;
-    const bool trained =
-        all.empty() || std::any_of(all.begin(), all.end(), [](const auto& each) { return !each.frozen; });
-    units.push_back({.parameters = !all.empty(), .trained = trained, .name = unit.name});
-  }
-  const std::vector<std::size_t> trainers = plan::trainers(input.programs, units);
-  for (std::size_t u = 0; u < units.size(); ++u) {
+  const std::vector<std::size_t> trainers = plan::trainers(input.programs, plan::trainable_units(input.units));
+  for (std::size_t u = 0; u < trainers.size(); ++u) {
     note_whole_tensors(input.units[u], whole_tensors_of(model, *model.units[u], trainers[u]),
                        model.world().device().kind());
   }

@@ -319,6 +319,7 @@ inline Model whole_model() {
   want(4, 0, 900);
   model.units[3].whole_type = DType::fp32;
   model.units[3].whole_planes = 2;
+  model.units[4].whole_type = DType::fp16;
   return model;
 }
 

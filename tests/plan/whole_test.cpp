@@ -164,6 +164,18 @@ TEST_CASE("experts_and_programs_have_whole_tensors_too") {
     }
     CHECK(axes.size() == 2);
   }
+  // Units that alternate are groups of many all the same, beside states that are brought one unit ahead.
+  for (UnitSpec& unit : experts.units) unit.states_in = MemorySpace::host;
+  for (std::size_t unit = 0; unit < experts.units.size(); ++unit) {
+    experts.units[unit].apart = unit % 2 == 1 ? AxisSet(Axis::replicate) : AxisSet();
+    experts.units[unit].prefix = experts.units[unit].name + ".";
+  }
+  const Plan alternating = compile(input_of(experts, {.strategy = Strategy::fsdp, .ranks = 6, .replicas = 2}));
+  CHECK(verify(alternating).ok());
+  REQUIRE(alternating.whole_groups.size() == 2);
+  CHECK(alternating.whole_groups[0].units == std::vector<std::size_t>{0, 2, 4});
+  CHECK(alternating.whole_groups[1].units == std::vector<std::size_t>{1, 3});
+  for (const WholeGroup& group : alternating.whole_groups) check_travel(alternating, group);
   Model several = chain_of_programs(5, 2);
   for (UnitSpec& unit : several.units) {
     for (ParameterSpec& parameter : unit.parameters) {
