@@ -1,13 +1,18 @@
-// The cost of states and masters in the host's memory: steps of one rank in bf16 with everything on the
+// The cost of states and masters in the host's memory, and on disk: steps of one rank in bf16 with everything on the
 // device, with the optimizer's states elsewhere, and with masters, too; beside a plain copy of the bytes that these
-// bring and take. All take turns.
+// bring and take, and a plain write and read of them past the page cache. All take turns.
 //
-// usage: offload [--units N] [--width N] [--batch N] [--rounds N]    prints figures, one per line
+// usage: offload [--units N] [--width N] [--batch N] [--rounds N] [--disk FOLDER]    prints figures, one per line
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "measure/figure.hpp"
@@ -30,6 +35,7 @@ struct Options {
   std::size_t width = 1024;
   std::size_t batch = 256;
   std::size_t rounds = 11;
+  std::filesystem::path disk = std::filesystem::temp_directory_path();
 };
 
 constexpr Bytes scratch{std::uint64_t{256} << 20};  // of products
@@ -38,7 +44,7 @@ constexpr Bytes scratch{std::uint64_t{256} << 20};  // of products
 class Trainee {
  public:
   Trainee(World& world, const Options& options, const Offload& offload)
-      : model_(world, {.precision = bf16_mixed, .offload = offload, .activations = scratch}),
+      : model_(world, {.precision = bf16_mixed, .offload = offload, .disk = options.disk, .activations = scratch}),
         rows_(options.batch),
         values_(rows_ * options.width, bf16(0.01f)),
         gradients_(values_),
@@ -67,13 +73,14 @@ class Trainee {
     if (!(model_.last_step().gradient_norm > 0.0)) throw InternalError("a step without gradients");
   }
 
-  // Both ways, in one update.
+  // Both ways, in one step.
   Bytes transferred() const {
     Bytes sum;
-    for (const plan::Operation& operation :
-         model_.plan().segments[*model_.plan().find(plan::SegmentKind::update)].operations) {
-      if (operation.kind != plan::OperationKind::transfer) continue;
-      for (std::size_t move = 0; move < operation.moves(); ++move) sum += operation.source(move).range.size;
+    for (const plan::SegmentKind kind : {plan::SegmentKind::only, plan::SegmentKind::update}) {
+      for (const plan::Operation& operation : model_.plan().segments[*model_.plan().find(kind)].operations) {
+        if (operation.kind != plan::OperationKind::transfer) continue;
+        for (std::size_t move = 0; move < operation.moves(); ++move) sum += operation.source(move).range.size;
+      }
     }
     return sum;
   }
@@ -91,16 +98,50 @@ class Trainee {
   std::vector<nn::Linear<bf16>::Saved> saved_;  // by unit
 };
 
+// A file without a name, which is written and read past the page cache.
+class PlainFile {
+ public:
+  PlainFile(const std::filesystem::path& folder, Bytes size) : memory_(Device::cpu(), size) {
+    std::string name = (folder / "plain-XXXXXX").string();
+    file_ = ::mkostemp(name.data(), O_DIRECT);
+    if (file_ < 0) throw DataError(name + ": this file system takes no O_DIRECT: name another folder (--disk)");
+    ::unlink(name.c_str());
+  }
+  ~PlainFile() { ::close(file_); }
+  PlainFile(const PlainFile&) = delete;
+  PlainFile& operator=(const PlainFile&) = delete;
+
+  void write() { move(::pwrite); }
+  void read() { move(::pread); }
+
+ private:
+  template <typename Call>
+  void move(Call call) {
+    for (std::size_t done = 0; done < memory_.size().count();) {
+      const ssize_t moved = call(file_, memory_.data() + done, memory_.size().count() - done, static_cast<off_t>(done));
+      if (moved <= 0) throw DataError("a plain write or read has failed: is the disk full?");
+      done += static_cast<std::size_t>(moved);
+    }
+  }
+
+  Arena memory_;
+  int file_;
+};
+
 void run(const Options& options) {
   launch({.ranks = 1, .device = DeviceChoice::cpu}, [&](World& world) {
     nn::set_threads(world.threads());
     Trainee here(world, options, {});
     Trainee states(world, options, {.optimizer = MemorySpace::host});
     Trainee both(world, options, {.optimizer = MemorySpace::host, .masters = MemorySpace::host});
+    Trainee disk(world, options, {.optimizer = MemorySpace::disk, .masters = MemorySpace::disk});
     std::vector<std::byte> from(both.transferred().count()), to(from.size());
-    const std::array<std::function<void()>, 4> bodies = {[&] { here.step(); }, [&] { states.step(); },
-                                                         [&] { both.step(); },
-                                                         [&] { std::memcpy(to.data(), from.data(), from.size()); }};
+    PlainFile plain(options.disk, Bytes(from.size() / 2));
+    const std::array<std::function<void()>, 7> bodies = {
+        [&] { here.step(); }, [&] { states.step(); },
+        [&] { both.step(); }, [&] { std::memcpy(to.data(), from.data(), from.size()); },
+        [&] { disk.step(); }, [&] { plain.write(); },
+        [&] { plain.read(); }};
     const std::vector<double> seconds = bench::alternate(bodies, options.rounds);
     const double share = static_cast<double>(states.transferred().count()) / static_cast<double>(from.size());
     bench::print_figure("step", 1e3 * seconds[0], "ms");
@@ -109,6 +150,11 @@ void run(const Options& options) {
     bench::print_figure("throughput/both", seconds[0] / seconds[2], "of everything on the device");
     bench::print_figure("added/states", (seconds[1] - seconds[0]) / (share * seconds[3]), "of a plain copy");
     bench::print_figure("added/both", (seconds[2] - seconds[0]) / seconds[3], "of a plain copy");
+    bench::print_figure("throughput/disk", seconds[0] / seconds[4], "of everything on the device");
+    bench::print_figure("write", 1e3 * seconds[5], "ms");
+    bench::print_figure("read", 1e3 * seconds[6], "ms");
+    bench::print_figure("rate/disk", (seconds[5] + seconds[6]) / (seconds[4] - seconds[0]),
+                        "of a plain write and then a plain read of the same bytes");
   });
 }
 
@@ -116,10 +162,12 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  tessera::trainer::CommandLine line("What states and masters in the host's memory cost a step.", "");
+  tessera::trainer::CommandLine line("What states and masters in the host's memory and on disk cost a step.", "");
   line.whole("--units", options.units, {1, 1000}, "linear layers, a unit each");
   line.whole("--width", options.width, {1, 1 << 14}, "of each");
   line.whole("--batch", options.batch, {1, 1 << 16}, "rows");
   line.whole("--rounds", options.rounds, {1, 10000}, "that are timed");
+  line.take({"--disk", "FOLDER", "in which files stand [the temporary one]"},
+            [&](const std::string& text) { options.disk = text; });
   return bench::run_bench(line, argc, argv, [&] { run(options); });
 }

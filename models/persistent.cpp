@@ -13,7 +13,8 @@ tessera::Bytes persistent(const plan::MemoryReport& memory) {
   for (const plan::CategoryBytes& category : memory.categories) {
     using enum plan::Category;
     const auto kind = category.category;
-    if (kind == parameters || kind == gradients || kind == optimizer || kind == accumulation || kind == offloaded)
+    if (kind == parameters || kind == gradients || kind == optimizer || kind == accumulation || kind == offloaded ||
+        kind == on_disk)
       sum += category.size;
   }
   return sum;

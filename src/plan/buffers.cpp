@@ -10,6 +10,7 @@
 #include "plan/collective_memory.hpp"
 #include "plan/ranges.hpp"
 #include "plan/residency.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/plan/checkpoint_memory.hpp"
 #include "tessera/plan/memory.hpp"
 
@@ -90,7 +91,12 @@ AxisSet placement_of_gradient(const Plan& plan, std::size_t unit) {
 }
 
 Category kept_in(MemorySpace space, Category on_device) {
-  return space == MemorySpace::host ? Category::offloaded : on_device;
+  switch (space) {
+    case MemorySpace::device: return on_device;
+    case MemorySpace::host: return Category::offloaded;
+    case MemorySpace::disk: return Category::on_disk;
+  }
+  throw InternalError("a space that is none");
 }
 
 // Masters, and what is kept of the parameters beside them where it is more, or whole. Masters in the parameters' own
@@ -264,9 +270,9 @@ void add_outer_means(Plan& plan, BufferList& list) {
 
 // Two for the masters and for each state, so that a unit's are brought and taken while another's are used.
 void add_update_slots(Plan& plan, BufferList& list) {
-  const auto brings_masters = [&](std::size_t unit) { return plan.units[unit].masters_in == MemorySpace::host; };
+  const auto brings_masters = [&](std::size_t unit) { return plan.units[unit].masters_in != MemorySpace::device; };
   const auto brings_states = [&](std::size_t unit) {
-    return plan.trains(unit) && plan.units[unit].states_in == MemorySpace::host;
+    return plan.trains(unit) && plan.units[unit].states_in != MemorySpace::device;
   };
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
   const auto take_turns = [&](const std::vector<std::size_t>& units) {
@@ -371,6 +377,14 @@ void add_collectives(Plan& plan, BufferList& list) {
   plan.window_staging = list.add("window staging", Category::collectives, window_staging(plan));
 }
 
+void add_disk_staging(Plan& plan, BufferList& list) {
+  const bool has_any = std::any_of(plan.buffers.begin(), plan.buffers.end(),
+                                   [](const Buffer& buffer) { return buffer.space == MemorySpace::disk; });
+  if (!has_any || !plan.options.disk_staging) return;
+  plan.fetch_staging = list.add("fetch staging", Category::offloaded, disk_staging, MemorySpace::host);
+  plan.evict_staging = list.add("evict staging", Category::offloaded, disk_staging, MemorySpace::host);
+}
+
 void add_checkpoints(Plan& plan, BufferList& list) {
   if (plan.options.checkpointing == Checkpointing::none) return;
   plan.checkpoint_staging = list.add("checkpoint staging", Category::checkpoints,
@@ -388,10 +402,19 @@ void add_checkpoints(Plan& plan, BufferList& list) {
 constexpr Bytes stagger_period{std::uint64_t{8} << 20};
 constexpr Bytes stagger = region_alignment * 3;
 
+// What moves between the disk and a slot without a copy begins on a page in both.
 class Placement {
  public:
-  explicit Placement(Plan& plan) : plan_(plan), mates_(plan.buffers.size()), is_placed_(plan.buffers.size()) {
+  explicit Placement(Plan& plan)
+      : plan_(plan),
+        mates_(plan.buffers.size()),
+        is_placed_(plan.buffers.size()),
+        alignment_(plan.buffers.size(), buffer_alignment) {
     for (const UnitBuffers& of : plan.unit_buffers) {
+      for (std::size_t state = 0; state < of.state_slots.size(); ++state) {
+        align_for_disk(of.states[state], of.state_slots[state]);
+      }
+      if (of[Role::master_slot].exists()) align_for_disk(of[Role::master], of[Role::master_slot]);
       std::vector<std::size_t> mates;
       for (const Content& state : of.states) mates.push_back(state.buffer);
       for (const Role role : {Role::master, Role::gradient, Role::anchor, Role::outer_momentum}) {
@@ -403,12 +426,17 @@ class Placement {
 
   void place(std::size_t index, Bytes from) {
     Buffer& buffer = plan_.buffers[index];
-    buffer.offset = round_up(from, buffer_alignment);
+    buffer.offset = round_up(from, alignment_[index]);
     while (meets_a_mate(index)) buffer.offset += stagger;
     is_placed_[index] = true;
   }
 
  private:
+  void align_for_disk(const Content& home, const Content& slot) {
+    if (home.space != MemorySpace::disk) return;
+    for (const Content& each : {home, slot}) alignment_[each.buffer] = region_alignment;
+  }
+
   bool meets_a_mate(std::size_t index) const {
     const Buffer& buffer = plan_.buffers[index];
     if (buffer.size < stagger_period) return false;
@@ -422,6 +450,7 @@ class Placement {
   Plan& plan_;
   std::vector<std::vector<std::size_t>> mates_;  // by buffer
   std::vector<bool> is_placed_;
+  std::vector<Bytes> alignment_;
 };
 
 void place(Plan& plan) {
@@ -459,6 +488,7 @@ void make_buffers(Plan& plan) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }
   add_collectives(plan, list);
+  add_disk_staging(plan, list);
   add_checkpoints(plan, list);
   place(plan);
 }

@@ -403,6 +403,10 @@ std::vector<Program> recomputing(const CompileInput& input) {
   return programs;
 }
 
+std::string_view place_in_words(MemorySpace space) {
+  return space == MemorySpace::disk ? "on disk" : "in the host's memory";
+}
+
 // A unit's own option goes first. The plan's leaves masters that windows read themselves where they are.
 void resolve_spaces(Plan& plan) {
   const Offload& offload = plan.options.offload;
@@ -413,33 +417,36 @@ void resolve_spaces(Plan& plan) {
         plan.trains(index) && std::any_of(unit.parameters.begin(), unit.parameters.end(),
                                           [](const ParameterSpec& each) { return each.whole && !each.frozen; });
     sees_whole = sees_whole || whole;
-    if (unit.masters_in == MemorySpace::host && whole) {
+    const bool asks = unit.masters_in.value_or(MemorySpace::device) != MemorySpace::device;
+    if (asks && whole) {
       throw UsageError(fmt::format(
-          "unit {} is to keep its masters in the host's memory, and its optimizer sees tensors of it whole, for which "
-          "they have to be there twice in an update: leave its masters on the device",
-          unit.name));
+          "unit {} is to keep its masters {}, and its optimizer sees tensors of it whole, for which they have to be "
+          "there twice in an update: leave its masters on the device",
+          unit.name, place_in_words(*unit.masters_in)));
     }
     const bool can = plan.precision(index).parameter != DType::fp32 && !unit.parameters.empty() && !whole;
-    if (unit.masters_in == MemorySpace::host && !can) {
+    if (asks && !can) {
       throw UsageError(fmt::format(
-          "unit {} is to keep its masters in the host's memory, and its windows read them themselves, because its "
-          "parameters are fp32: train it with parameters of 16 bits (bf16_mixed), or leave its masters on the device",
-          unit.name));
+          "unit {} is to keep its masters {}, and its windows read them themselves, because its parameters are fp32: "
+          "train it with parameters of 16 bits (bf16_mixed), or leave its masters on the device",
+          unit.name, place_in_words(*unit.masters_in)));
     }
     const bool moves = index < offload.units;
     unit.states_in = unit.states_in.value_or(moves ? offload.optimizer : MemorySpace::device);
     unit.masters_in = unit.masters_in.value_or(moves && can ? offload.masters : MemorySpace::device);
-    moves_masters = moves_masters || unit.masters_in == MemorySpace::host;
+    moves_masters = moves_masters || unit.masters_in != MemorySpace::device;
   }
   if (offload.masters == MemorySpace::device || offload.units == 0 || moves_masters) return;
   if (sees_whole) {
     throw UsageError(
-        "offload.masters is host, and the optimizer sees tensors of these units whole, for which masters stay on the "
-        "device: move the optimizer's states alone");
+        fmt::format("offload.masters is {}, and the optimizer sees tensors of these units whole, for which masters "
+                    "stay on the device: move the optimizer's states alone",
+                    to_string(offload.masters)));
   }
   throw UsageError(
-      "offload.masters is host, and windows read all masters themselves, because parameters are fp32: train with "
-      "parameters of 16 bits (bf16_mixed), or move the optimizer's states alone");
+      fmt::format("offload.masters is {}, and windows read all masters themselves, because parameters are fp32: train "
+                  "with parameters of 16 bits (bf16_mixed), or move the optimizer's states alone",
+                  to_string(offload.masters)));
 }
 
 }  // namespace

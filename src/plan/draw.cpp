@@ -125,8 +125,11 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     for (const StateSpec& state : unit.optimizer_states.value_or(std::vector<StateSpec>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", describe(state));
     }
-    if (unit.states_in == MemorySpace::host) fmt::format_to(std::back_inserter(out), " states in host");
-    if (unit.masters_in == MemorySpace::host) fmt::format_to(std::back_inserter(out), " masters in host");
+    const auto moved = [&](std::string_view what, MemorySpace space) {
+      if (space != MemorySpace::device) fmt::format_to(std::back_inserter(out), " {} in {}", what, to_string(space));
+    };
+    moved("states", *unit.states_in);
+    moved("masters", *unit.masters_in);
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {

@@ -100,16 +100,17 @@ MemoryReport memory(const Plan& plan) {
     category.category = static_cast<Category>(index);
     category.offset = report.peak;  // regions follow each other, whatever stands before a region's first buffer
     Bytes end = category.offset;
-    bool on_host = false;
+    MemorySpace space = MemorySpace::device;
     for (const Buffer& buffer : plan.buffers) {
       if (buffer.category != category.category) continue;
       end = std::max(end, buffer.offset + buffer.size);
-      on_host = on_host || buffer.space == MemorySpace::host;
+      space = buffer.space;
       if (!is_slot(buffer)) persistent += buffer.size;
     }
     category.size = round_up(end - category.offset, region_alignment);
     report.peak += category.size;
-    if (on_host) report.host += category.size;
+    if (space == MemorySpace::host) report.host += category.size;
+    if (space == MemorySpace::disk) report.disk += category.size;
   }
   report.live = persistent + live_in_slots(plan);
   return report;

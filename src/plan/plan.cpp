@@ -24,6 +24,7 @@ std::string_view to_string(Category category) {
     case Category::buffers: return "buffers";
     case Category::activations: return "activations";
     case Category::offloaded: return "offloaded";
+    case Category::on_disk: return "on_disk";
     case Category::checkpoints: return "checkpoints";
     case Category::scalars: return "scalars";
     case Category::collectives: return "collectives";
@@ -311,6 +312,14 @@ std::vector<std::size_t> successors(const Plan& plan, std::size_t segment) {
   return result;
 }
 
+Bytes size_on_disk(const Plan& plan, const Operation& transfer) {
+  Bytes size;
+  for (const Access& access : transfer.accesses) {
+    if (plan.buffers[access.range.buffer].space == MemorySpace::disk) size += access.range.size;
+  }
+  return size;
+}
+
 std::string describe(const Plan& plan, const Operation& operation) {
   const std::string_view unit = operation.unit == no_unit ? std::string_view() : plan.units[operation.unit].name;
   const bool of_some = is_collective(operation.kind) && !operation.passes_message() &&
@@ -328,7 +337,7 @@ std::string describe(const Plan& plan, const Operation& operation) {
   }
   if (operation.unit == no_unit) return std::string(to_string(operation.kind));
   if (operation.kind == OperationKind::transfer) {
-    return fmt::format("transfer {} to the {}", unit, operation.stream == StreamId::fetch ? "device" : "host");
+    return fmt::format("transfer {} to the {}", unit, to_string(plan.buffers[operation.target().range.buffer].space));
   }
   if (operation.kind == OperationKind::redistribute) {
     return fmt::format("redistribute {} {} owners{}", unit, operation.goes_to_owners() ? "to" : "from", where);

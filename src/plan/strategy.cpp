@@ -25,6 +25,7 @@ std::string_view to_string(MemorySpace space) {
   switch (space) {
     case MemorySpace::device: return "device";
     case MemorySpace::host: return "host";
+    case MemorySpace::disk: return "disk";
   }
   throw InternalError("a memory space without a name");
 }

@@ -611,7 +611,7 @@ bool is_a_visit(const Plan& plan, const Operation& operation, std::size_t move) 
   const bool is_master = home.role == Role::master && slot.role == Role::master_slot;
   return from.mode == AccessMode::read && to.mode == AccessMode::write && from.tenant == operation.unit &&
          to.tenant == operation.unit && (is_state || is_master) && from.range.size == to.range.size &&
-         space_of(home) == MemorySpace::host && space_of(slot) == MemorySpace::device;
+         space_of(home) != MemorySpace::device && space_of(slot) == MemorySpace::device;
 }
 
 // A transfer moves all states of its unit, each once, or masters; in an update it moves both, of what is trained.
@@ -629,7 +629,7 @@ bool moves_what_belongs_together(const Plan& plan, SegmentKind segment, const Op
   return states == 0 ? masters > 0 : all_states && masters == 0;
 }
 
-// Nothing but transfers touches the host's memory, and what gives it initial values.
+// Nothing but transfers touches the host's memory and the disk, and what gives them initial values.
 bool is_in_its_space(const Plan& plan, EventPoint here) {
   const Operation& operation = plan.at(here);
   if (operation.kind == OperationKind::initialize) return true;

@@ -58,7 +58,7 @@ Executor::Executor(const ExecutorInput& input)
       plan_(input.plan),
       units_(input.units),
       diagnostics_(input.diagnostics),
-      memory_(world_, plan_, input.units),
+      memory_(world_, {.plan = plan_, .units = input.units, .disk = input.disk}),
       operations_(input, memory_),
       ledgers_(input.units),
       place_(plan_.mesh.index_of(plan_.training(),
@@ -150,7 +150,7 @@ void Executor::make_touches() {
     if (!diagnostics_.touch) continue;
     for (std::size_t index = 0; index < segment.operations.size(); ++index) {
       for (const plan::Access& access : segment.operations[index].accesses) {
-        if (access.range.size == Bytes(0)) continue;
+        if (access.range.size == Bytes(0) || memory_.is_on_disk(access.range)) continue;
         std::byte* first = memory_.address(access.range);
         operations[index].push_back(
             {first, first + (access.range.size.count() - 1), access.mode != plan::AccessMode::read});

@@ -264,7 +264,7 @@ void ask_for_whole_tensors(const ModelState& model, plan::CompileInput& input) {
 // A field that FullyShardOptions gets does not compile before this has a place for it, or none.
 plan::CompileInput compile_input(const ModelState& model) {
   const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, granules, accumulation, seed,
-               loss_scaling, prefetch, reshard_after_forward, overlap_reduction, bucket_cap, offload, program,
+               loss_scaling, prefetch, reshard_after_forward, overlap_reduction, bucket_cap, offload, disk, program,
                activations, checkpoints, memory_limit, diagnostics, cuda_stream] = model.options;
   plan::CompileInput input;
   for (const auto& unit : model.units) input.units.push_back(unit->spec());
@@ -290,7 +290,8 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .offload = offload,
                    .activations = activations,
                    .checkpointing = checkpointing(model),
-                   .collective_staging = model.world().staging()};
+                   .collective_staging = model.world().staging(),
+                   .disk_staging = model.world().device().kind() != DeviceKind::cpu};
   input.optimizer_states = model.optimizers.front()->state_specs();
   ask_for_whole_tensors(model, input);
   return input;
@@ -333,6 +334,7 @@ void make_executor(ModelState& model) {
                                                                     .seed = model.options.seed,
                                                                     .diagnostics = model.options.diagnostics,
                                                                     .cuda_stream = model.options.cuda_stream,
+                                                                    .disk = model.options.disk,
                                                                     .loss_scaling = model.loss_scaling,
                                                                     .outer = outer_settings(model),
                                                                     .gradient_hook = model.hook,

@@ -1,9 +1,13 @@
 // Offsets are the plan's and the layouts'; here they become addresses.
 #include "shard/model_memory.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
 
 #include "plan/ranges.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/kernels/exact_squares.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 #include "tessera/plan/memory.hpp"
@@ -16,22 +20,42 @@ static_assert(plan::exact_norm_size == Bytes(sizeof(kernels::ExactSquares)));
 static_assert(plan::loss_scale_offset == Bytes(offsetof(kernels::StepScalars, loss_scale)));
 static_assert(plan::region_alignment == Arena::page);
 
-namespace {}  // namespace
+namespace {
 
-ModelMemory::ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units)
-    : plan_(plan),
-      units_(units),
-      rank_(plan.rank_of(static_cast<std::size_t>(world.rank()))),
-      place_(plan.mesh.place_of(rank_)),
-      arena_(world.make_arena(plan::memory(plan).device())),
-      host_arena_(Arena::on_host_of(world.device(), plan::memory(plan).host)) {
+plan::MemoryReport with_folder(const plan::Plan& plan, const std::filesystem::path& disk) {
+  const plan::MemoryReport memory = plan::memory(plan);
+  if (memory.disk == Bytes(0) || !disk.empty()) return memory;
+  throw UsageError(
+      fmt::format("{} of states and masters are to stand on disk, and no folder is named: set FullyShardOptions::disk",
+                  to_string(memory.disk)));
+}
+
+}  // namespace
+
+ModelMemory::ModelMemory(World& world, const Model& model)
+    : ModelMemory(world, model, with_folder(model.plan, model.disk)) {}
+
+ModelMemory::ModelMemory(World& world, const Model& model, const plan::MemoryReport& memory)
+    : plan_(model.plan),
+      units_(model.units),
+      rank_(plan_.rank_of(static_cast<std::size_t>(world.rank()))),
+      place_(plan_.mesh.place_of(rank_)),
+      arena_(world.make_arena(memory.device())),
+      host_arena_(Arena::on_host_of(world.device(), memory.host)),
+      disk_(model.disk, memory.disk) {
   if (host_arena_.size() > Bytes(0)) std::memset(host_arena_.data(), 0, host_arena_.size().count());
 }
 
 std::byte* ModelMemory::base(std::size_t buffer) {
   const Bytes offset = plan_.buffers[buffer].offset;
   if (offset < arena_.size()) return arena_.data() + offset.count();
-  return host_arena_.data() + (offset - arena_.size()).count();
+  const Bytes behind = offset - arena_.size();
+  if (behind < host_arena_.size()) return host_arena_.data() + behind.count();
+  return disk_.data() + (behind - host_arena_.size()).count();
+}
+
+Bytes ModelMemory::place_on_disk(const plan::Range& range) const {
+  return plan_.buffers[range.buffer].offset - arena_.size() - host_arena_.size() + offset(range);
 }
 
 Bytes ModelMemory::offset(const plan::Range& range) const { return plan::begin_of(range, place_); }
@@ -88,11 +112,10 @@ std::vector<MemoryRegion> ModelMemory::regions() {
   std::vector<MemoryRegion> result;
   for (const plan::CategoryBytes& category : plan::memory(plan_).categories) {
     if (category.size == Bytes(0)) continue;
-    const bool host = category.offset >= arena_.size();
-    result.push_back({category.category,
-                      host ? host_arena_.range(category.offset - arena_.size(), category.size)
-                           : arena_.range(category.offset, category.size),
-                      host ? MemorySpace::host : MemorySpace::device});
+    const auto first = std::find_if(plan_.buffers.begin(), plan_.buffers.end(),
+                                    [&](const plan::Buffer& buffer) { return buffer.category == category.category; });
+    const auto buffer = static_cast<std::size_t>(first - plan_.buffers.begin());
+    result.push_back({category.category, {base(buffer), category.size.count()}, first->space});
   }
   return result;
 }

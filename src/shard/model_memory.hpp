@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "device/disk_file.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/kernels/step_scalars.hpp"
+#include "tessera/plan/memory.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/shard/pieces.hpp"
 #include "tessera/shard/unit.hpp"
@@ -18,14 +21,22 @@ namespace tessera {
 
 class ModelMemory {
  public:
-  // Takes the memory. The plan and the units must outlive it.
-  ModelMemory(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units);
+  // Takes the memory, and of the file system of `disk` what stands there. The plan and the units must outlive it.
+  struct Model {
+    const plan::Plan& plan;
+    std::span<const std::unique_ptr<Unit>> units;
+    const std::filesystem::path& disk;
+  };
+  ModelMemory(World& world, const Model& model);
 
-  std::byte* base(std::size_t buffer);
+  std::byte* base(std::size_t buffer);           // of values on disk: DiskFile::data()
   std::byte* device() { return arena_.data(); }  // what the plan places in the device's memory begins here
   std::byte* address(const plan::Range& range) { return base(range.buffer) + offset(range).count(); }
   std::span<std::byte> bytes(std::size_t buffer);  // of one of the plan's buffers; empty for no_buffer
   kernels::StepScalars* scalars(std::size_t program);
+  bool is_on_disk(const plan::Range& range) const { return plan_.buffers[range.buffer].space == MemorySpace::disk; }
+  device::DiskFile& disk() { return disk_; }
+  Bytes place_on_disk(const plan::Range& range) const;
 
   // Returns what this rank owns of one of a unit's fp32 buffers (Plan::own), parameter by parameter: every parameter's
   // masters, and of everything else the trained ones'.
@@ -40,6 +51,7 @@ class ModelMemory {
   std::vector<MemoryRegion> regions();
 
  private:
+  ModelMemory(World& world, const Model& model, const plan::MemoryReport& memory);
   Bytes offset(const plan::Range& range) const;  // in its buffer
 
   const plan::Plan& plan_;
@@ -47,7 +59,8 @@ class ModelMemory {
   std::size_t rank_;
   plan::Coordinates place_;
   Arena arena_;
-  Arena host_arena_;  // what the plan wants in the host's memory: offsets follow those of the other
+  Arena host_arena_;       // what the plan wants in the host's memory: offsets follow those of the other
+  device::DiskFile disk_;  // and on disk: offsets follow those
 };
 
 }  // namespace tessera

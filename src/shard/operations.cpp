@@ -528,7 +528,42 @@ void Operations::outer_update(const Operation& operation, Stream& on) {
 void Operations::transfer(const Operation& operation, Stream& on) {
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     const plan::Range& from = operation.source(move).range;
-    kernels::copy(on, address(operation.target(move).range), address(from), from.size);
+    const plan::Range& to = operation.target(move).range;
+    if (memory_.is_on_disk(from)) {
+      on.submit([this, &from, &to, &on] { read_disk(from, to, on); });
+    } else if (memory_.is_on_disk(to)) {
+      on.submit([this, &from, &to, &on] { write_disk(from, to, on); });
+    } else {
+      kernels::copy(on, address(to), address(from), from.size);
+    }
+  }
+}
+
+// Each direction has a stream, and with it a thread that may wait for the disk. A CUDA device's memory is out of the
+// disk's reach: values pass through staging, a part at a time.
+void Operations::read_disk(const plan::Range& from, const plan::Range& to, Stream& on) {
+  const Bytes place = memory_.place_on_disk(from);
+  if (tasks_see_memory_) return memory_.disk().read(place, {address(to), from.size.count()});
+  const std::span<std::byte> staging = memory_.bytes(plan_.fetch_staging);
+  device::CudaQueue& queue = device::cuda_queue(on);
+  for (Bytes done; done < from.size; done += Bytes(staging.size())) {
+    const Bytes part = std::min(Bytes(staging.size()), from.size - done);
+    memory_.disk().read(place + done, staging.first(part.count()));
+    queue.copy(address(to) + done.count(), staging.data(), part);
+    queue.synchronize();
+  }
+}
+
+void Operations::write_disk(const plan::Range& from, const plan::Range& to, Stream& on) {
+  const Bytes place = memory_.place_on_disk(to);
+  if (tasks_see_memory_) return memory_.disk().write(place, {address(from), from.size.count()});
+  const std::span<std::byte> staging = memory_.bytes(plan_.evict_staging);
+  device::CudaQueue& queue = device::cuda_queue(on);
+  for (Bytes done; done < from.size; done += Bytes(staging.size())) {
+    const Bytes part = std::min(Bytes(staging.size()), from.size - done);
+    queue.copy(staging.data(), address(from) + done.count(), part);
+    queue.synchronize();
+    memory_.disk().write(place + done, staging.first(part.count()));
   }
 }
 

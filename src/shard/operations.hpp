@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,7 +39,8 @@ struct ExecutorInput {
   std::span<const Optimizer* const> optimizers;   // by program
   std::uint64_t seed;
   Diagnostics diagnostics;
-  std::optional<void*> cuda_stream;  // to compute on; none: a new one
+  std::optional<void*> cuda_stream;   // to compute on; none: a new one
+  const std::filesystem::path& disk;  // the folder of what stands on disk
   kernels::LossScaling loss_scaling;
   kernels::OuterSettings outer;                // read by plans with outer steps
   const GradientHook& gradient_hook;           // empty: none
@@ -128,6 +130,9 @@ class Operations {
   void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
   void transfer(const plan::Operation& operation, Stream& on);
+  // Between the disk and the device's memory, where the stream's tasks run.
+  void read_disk(const plan::Range& from, const plan::Range& to, Stream& on);
+  void write_disk(const plan::Range& from, const plan::Range& to, Stream& on);
 
   kernels::StepScalars* scalars_at(const plan::Operation& operation) {
     return reinterpret_cast<kernels::StepScalars*>(address(operation.operand(plan::Role::scalars).range));

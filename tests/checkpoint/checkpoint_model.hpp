@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -154,6 +155,7 @@ inline void with_model(const Job& job, const std::function<void(FullyShard&)>& b
                              .precision = job.precision,
                              .loss_scaling = job.loss_scaling,
                              .offload = job.offload,
+                             .disk = std::filesystem::temp_directory_path(),
                              .checkpointing = job.checkpointing});
     for (auto& layer : layers) {
       model.add(*layer, UnitOptions{.apart = job.experts && layer == layers[1] ? AxisSet(Axis::replicate) : AxisSet()});

@@ -17,6 +17,7 @@ namespace checkpoint_offload_test {
 using namespace checkpoint_model;
 
 constexpr Offload on_host{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
 
 TEST_CASE("what_one_place_wrote_every_other_place_loads") {
   const TemporaryFolder folder;
@@ -25,15 +26,16 @@ TEST_CASE("what_one_place_wrote_every_other_place_loads") {
     for (const bool sgd : {false, true}) {
       const auto directory = folder / std::to_string(number++);
       const Job plain{.ranks = 4, .replicas = 2, .strategy = strategy, .precision = bf16_mixed, .rows = 31, .sgd = sgd};
-      Job offloaded = plain;
+      Job offloaded = plain, stored = plain;
       offloaded.offload = on_host;
-      for (const Job& job : {offloaded, plain}) {
+      stored.offload = on_disk;
+      for (const Job& job : {offloaded, stored, plain}) {
         with_model(job, [&](FullyShard& model) {
           fill(model, 1);
-          Checkpointer(model, {.directory = directory}).save({.step = 7});  // the second finds the same bytes
+          Checkpointer(model, {.directory = directory}).save({.step = 7});  // the others find the same bytes
         });
       }
-      for (const Job& job : {offloaded, plain}) {
+      for (const Job& job : {offloaded, stored, plain}) {
         with_model(job, [&](FullyShard& model) {
           fill(model, 2);
           Checkpointer checkpoints(model, {.directory = directory});
@@ -58,6 +60,7 @@ Weights train(Strategy strategy, const Offload& offload, const std::filesystem::
     FullyShard model(world, {.strategy = strategy,
                              .precision = bf16_mixed,
                              .offload = offload,
+                             .disk = folder,
                              .checkpointing = Checkpointing::background});
     for (auto& layer : layers) model.add(*layer);
     model.finalize(AdamW{.learning_rate = 0.01f});
@@ -90,6 +93,9 @@ TEST_CASE("a_run_goes_on_from_one_place_to_the_other_and_back_bitwise") {
     CHECK(train(strategy, {}, changing.path(), 2, 4) == expected);
     train(strategy, {}, back.path(), 0, 2);
     CHECK(train(strategy, on_host, back.path(), 2, 4) == expected);
+    const TemporaryFolder stored;
+    train(strategy, on_disk, stored.path(), 0, 2);
+    CHECK(train(strategy, on_disk, stored.path(), 2, 4) == expected);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -59,7 +60,10 @@ class Joining final : public Echo {
 
 struct Trained {
   Trained(World& world, Strategy strategy, const Offload& offload)
-      : model(world, {.strategy = strategy, .offload = offload, .checkpointing = Checkpointing::blocking}) {
+      : model(world, {.strategy = strategy,
+                      .offload = offload,
+                      .disk = std::filesystem::temp_directory_path(),
+                      .checkpointing = Checkpointing::blocking}) {
     for (const std::size_t elements : {1'000'003u, 2'000'001u, 7u}) {
       units.push_back(std::make_unique<Echo>(elements));
       model.add(*units.back());
@@ -91,7 +95,7 @@ void check_memory(BackendChoice backend, std::initializer_list<Strategy> strateg
       const std::uint64_t before = taken();
       Trained trained(world, strategy, offload);
       const plan::MemoryReport planned = plan::memory(trained.model.plan());
-      const std::uint64_t arena = (planned.peak - planned.host).count();
+      const std::uint64_t arena = planned.device().count();
       const std::uint64_t found = taken() - before;
       CAPTURE(to_string(strategy));
       CHECK(planned.host > Bytes(0));
@@ -119,6 +123,10 @@ TEST_CASE("cuda: the arena takes what the plan says, and training takes nothing 
 
 TEST_CASE("cuda: the arena takes what the plan says where states stand in the host's memory") {
   check_memory(BackendChoice::automatic, {Strategy::ddp, Strategy::fsdp}, {.optimizer = MemorySpace::host});
+}
+
+TEST_CASE("cuda: the arena takes what the plan says where states stand on disk") {
+  check_memory(BackendChoice::automatic, {Strategy::fsdp}, {.optimizer = MemorySpace::disk});
 }
 
 TEST_CASE("cuda: over NCCL the plan has the staging of its collectives, too") {

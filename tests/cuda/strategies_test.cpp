@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -337,7 +338,7 @@ TEST_CASE("cuda: states_in_the_hosts_memory_have_the_bits_of_the_devices") {
   CHECK(same_bits(train<float>(which), train<float>(reference)));
 }
 
-TEST_CASE("cuda: masters_and_states_in_the_hosts_memory_have_the_bits_of_the_devices") {
+TEST_CASE("cuda: masters_and_states_in_the_hosts_memory_or_on_disk_have_the_bits_of_the_devices") {
   for (const Strategy strategy : all_strategies) {
     Case reference{.device = DeviceChoice::cpu, .ranks = 4, .precision = bf16_mixed};
     reference.sharding.strategy = strategy;
@@ -347,7 +348,11 @@ TEST_CASE("cuda: masters_and_states_in_the_hosts_memory_have_the_bits_of_the_dev
     which.sharding.offload = {.optimizer = MemorySpace::host, .masters = MemorySpace::host};
     which.sharding.diagnostics = {.delay_seed = 3, .poison = true, .touch = true};
     CAPTURE(to_string(strategy));
-    CHECK(same_bits(train<bf16>(which), train<bf16>(reference)));
+    const Outcome expected = train<bf16>(reference);
+    CHECK(same_bits(train<bf16>(which), expected));
+    which.sharding.offload = {.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
+    which.sharding.disk = std::filesystem::temp_directory_path();
+    CHECK(same_bits(train<bf16>(which), expected));
   }
 }
 

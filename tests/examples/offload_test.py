@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--offload: what stands in the host's memory changes no bit, planned bytes are measured there too, and a run goes on from
+"""--offload: what stands in the host's memory or on disk changes no bit, planned bytes are measured there too, and a run goes on from
 the one place to the other.
 
 usage: offload_test.py TRAIN_MLP
@@ -16,9 +16,10 @@ import trainer_runs
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 MODEL = ["--hidden", 37, "--depth", 2, "--batch", 16, "--threads", 1, "--eval-every", 0, "--seed", 3]
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"]
-OFFLOADS = {"fp32": [["--offload", "optimizer"]],
+DISK = ["--offload-to", f"disk:{tempfile.gettempdir()}"]
+OFFLOADS = {"fp32": [["--offload", "optimizer"], ["--offload", "optimizer", *DISK]],
             "bf16": [["--offload", "masters"], ["--offload", "optimizer,masters"],
-                     ["--offload", "masters,optimizer", "--offload-units", 1]]}
+                     ["--offload", "masters,optimizer", "--offload-units", 1], [*DISK, "--offload", "optimizer,masters"]]}
 CLIP = 0.02  # below every norm of these runs
 
 
@@ -41,17 +42,19 @@ def check_resuming(program):
     """Stopped on the device and resumed on the host, and the other way round."""
     options = [*MODEL, "--ranks", 3, "--strategy", "zero2", "--precision", "bf16", "--steps", 12]
     on_host = ["--offload", "optimizer,masters"]
+    on_disk = [*on_host, *DISK]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
 
         def weights_of(name, *more):
             step = trainer_runs.train(program, folder, *options, *more, "--dump-weights", folder / name)[-1]
             for rank in step["memory"]["ranks"]:
-                assert ("offloaded" in rank["categories"]) == ("--offload" in more), rank
+                assert ("offloaded" in rank["categories"]) == ("--offload" in more and "--offload-to" not in more), rank
+                assert ("on_disk" in rank["categories"]) == ("--offload-to" in more), rank
             return (folder / name).read_bytes()
 
         straight = weights_of("straight")
-        for number, (first, then) in enumerate([([], on_host), (on_host, [])]):
+        for number, (first, then) in enumerate([([], on_host), (on_host, []), (on_disk, on_host)]):
             saved = folder / str(number)
             trainer_runs.train(program, folder, *options, *first, "--checkpoint-dir", saved, "--stop-after", 5)
             assert weights_of(f"resumed{number}", *then, "--checkpoint-dir", saved, "--resume") == straight, (first, then)
@@ -66,9 +69,14 @@ def check_words(program):
             (["--offload", "parameters"], "--offload takes none, optimizer, masters, or both"),
             (["--offload", "optimizer,"], "--offload takes none, optimizer, masters, or both"),
             (["--offload", "masters"], "--precision bf16"),
-            (["--offload-units", 3], "--offload-units needs --offload")]:
+            (["--offload-units", 3], "--offload-units needs --offload"),
+            (DISK, "--offload-to needs --offload"),
+            (["--offload", "optimizer", "--offload-to", "disk:"], "--offload-to takes host, or disk: and a folder"),
+            (["--offload", "optimizer", "--offload-to", "tape:x"], "--offload-to takes host, or disk: and a folder")]:
         done = trainer_runs.run(program, *MODEL, "--steps", 2, *options)
         assert done.returncode == 2 and words in done.stderr, (options, done.returncode, done.stderr)
+    done = trainer_runs.run(program, *MODEL, "--steps", 2, "--offload", "optimizer", "--offload-to", "disk:/nowhere/at/all")
+    assert done.returncode == 1 and "/nowhere/at/all: no file for values on disk" in done.stderr, done
 
 
 def main(program):

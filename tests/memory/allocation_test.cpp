@@ -1,6 +1,7 @@
 // Once every segment has run once, the runtime allocates nothing: no heap, no mapping, on no thread of any rank.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
+#include <filesystem>
 
 #include <functional>
 #include <optional>
@@ -216,7 +217,7 @@ TEST_CASE("nothing_is_allocated_with_outer_steps") {
   }
 }
 
-TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_in_the_hosts_memory") {
+TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_elsewhere") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
     Run run;
@@ -227,6 +228,9 @@ TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_in_the_hosts_memo
     run.options.offload.masters = MemorySpace::host;
     run.options.precision = bf16_mixed;
     run.options.diagnostics = {.poison = true, .queue_compute = true};
+    check<bf16>(run);
+    run.options.offload.optimizer = MemorySpace::disk;
+    run.options.disk = std::filesystem::temp_directory_path();
     check<bf16>(run);
   }
 }

@@ -1,6 +1,7 @@
 // Planned bytes equal measured bytes: every category, and the arena, on every rank, before and after training.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -52,9 +53,10 @@ void check(const Run& run) {
   Bytes planned;
   for (const probe::RankMemory& rank : observed.finalized) planned += rank.peak.planned;
   CHECK(observed.mapped.count() == planned.count());
-  CHECK(observed.mappings ==
-        std::size_t(run.ranks) *
-            (run.offloaded.empty() && run.options.offload == Offload{} ? 1 : 2));  // an arena for each space
+  const Offload& offload = run.options.offload;
+  const auto goes = [&](MemorySpace to) { return offload.optimizer == to || offload.masters == to ? 1u : 0u; };
+  const std::size_t host = std::max(run.offloaded.empty() ? 0u : 1u, goes(MemorySpace::host));
+  CHECK(observed.mappings == std::size_t(run.ranks) * (1 + host + goes(MemorySpace::disk)));  // one for each space
 }
 
 // prefetch and reshard_after_forward mean something to fsdp alone.
@@ -206,6 +208,25 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
     check<bf16>(run);
     run.frozen = {1, 2};
     run.options.offload.masters = MemorySpace::host;
+    check<bf16>(run);
+  }
+}
+
+TEST_CASE("planned_bytes_equal_measured_bytes_of_states_and_masters_on_disk") {
+  REQUIRE_PROBE();
+  for (const Strategy strategy : flat_strategies) {
+    Run run;
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.options.disk = std::filesystem::temp_directory_path();
+    run.options.offload.optimizer = MemorySpace::disk;
+    check<float>(run);
+    run.options.precision = bf16_mixed;
+    run.options.micro_batches = 2;
+    run.frozen = {1, 2};
+    run.options.offload.masters = MemorySpace::disk;
+    check<bf16>(run);
+    run.options.offload.optimizer = MemorySpace::host;
     check<bf16>(run);
   }
 }

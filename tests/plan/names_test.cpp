@@ -26,13 +26,13 @@ void check_names(Enum last) {
 }  // namespace
 
 TEST_CASE("every_enumerator_has_a_name_of_its_own") {
-  check_names(Category::checkpoints);
+  check_names(Category::on_disk);
   check_names(StreamId::evict);
   check_names(Role::collected);
   check_names(WaitType::throttle);
   check_names(OperationKind::transfer);
   check_names(CollectiveKind::receive);
-  check_names(MemorySpace::host);
+  check_names(MemorySpace::disk);
   check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);
   check_names(WindowKind::evaluate);
@@ -40,7 +40,7 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(AccumulationMode::local);
   check_names(Checkpointing::background);
   check_names(CollectiveStaging::results);
-  CHECK(static_cast<std::size_t>(Category::checkpoints) + 1 == category_count);
+  CHECK(static_cast<std::size_t>(Category::on_disk) + 1 == category_count);
   CHECK(static_cast<std::size_t>(StreamId::evict) + 1 == stream_count);
   CHECK(static_cast<std::size_t>(Role::collected) + 1 == role_count);
   CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);

@@ -19,6 +19,8 @@ namespace offload_test {
 constexpr Offload states_alone{.optimizer = MemorySpace::host};
 constexpr Offload masters_alone{.masters = MemorySpace::host};
 constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
+constexpr Offload on_either{.optimizer = MemorySpace::disk, .masters = MemorySpace::host};
 
 void check_sound(const Model& model, const PlanOptions& options) {
   CAPTURE(model.name);
@@ -29,12 +31,12 @@ void check_sound(const Model& model, const PlanOptions& options) {
   if (!result.ok()) MESSAGE(result.violations.front().text);
 }
 
-TEST_CASE("plans_of_every_strategy_are_sound_with_states_and_masters_in_the_hosts_memory") {
+TEST_CASE("plans_of_every_strategy_are_sound_with_states_and_masters_elsewhere") {
   for (const Model& model :
        {chain_model(1), chain_model(3), tied_model(), experts_model(), offloading_masters_model()}) {
     for (const Strategy strategy : all_strategies) {
       for (const auto& [ranks, replicas] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 1}, {4, 2}}) {
-        for (const Offload& offload : {states_alone, masters_alone, both}) {
+        for (const Offload& offload : {states_alone, masters_alone, both, on_disk, on_either}) {
           check_sound(model, {.strategy = strategy,
                               .precision = bf16_mixed,
                               .ranks = ranks,
@@ -85,6 +87,27 @@ TEST_CASE("what_moves_leaves_the_device_and_comes_to_the_host") {
   CHECK(all.device() == all.peak - all.host);
 }
 
+TEST_CASE("what_stands_on_disk_takes_no_memory_but_slots_and_staging") {
+  const auto compiled = [](const Offload& offload, bool staging) {
+    return memory(compile(input_of(chain_model(5), {.strategy = Strategy::zero2,
+                                                    .precision = bf16_mixed,
+                                                    .ranks = 2,
+                                                    .offload = offload,
+                                                    .disk_staging = staging})));
+  };
+  const MemoryReport host = compiled(both, false), disk = compiled(on_disk, false), staged = compiled(on_disk, true);
+  const auto on_pages = [](Bytes size) { return size.count() % region_alignment.count() == 0; };
+  CHECK(host.disk == Bytes(0));
+  CHECK(disk.host == Bytes(0));
+  CHECK(disk.disk >= host.host);  // each buffer begins on a page
+  CHECK(on_pages(disk.disk));
+  CHECK(disk.device() == disk.peak - disk.disk);
+  CHECK(staged.host == disk_staging * 2);
+  CHECK(staged.device() == disk.device());
+  CHECK(staged.disk == disk.disk);
+  CHECK(compiled(both, true).host == host.host);
+}
+
 // Masters that windows gather leave what they are cast to: in 16 bits it is half as large.
 TEST_CASE("gathered_parameters_stay_on_the_device_in_their_own_type_where_masters_leave_it") {
   const Plan plan = compile(
@@ -121,11 +144,15 @@ TEST_CASE("masters_that_windows_read_themselves_are_refused_with_what_to_do") {
   const std::string text = failure(chain_model(2), {.ranks = 2, .offload = masters_alone});
   CHECK(contains(text, "offload.masters is host"));
   CHECK(contains(text, "bf16_mixed"));
+  CHECK(contains(failure(chain_model(2), {.ranks = 2, .offload = {.masters = MemorySpace::disk}}),
+                 "offload.masters is disk"));
   Model one = chain_model(2);
   one.units[1].precision = fp32_precision;
   CHECK(failure(one, {.precision = bf16_mixed, .offload = both}).empty());  // it stays
   one.units[1].masters_in = MemorySpace::host;
   CHECK(contains(failure(one, {.precision = bf16_mixed}), "unit u1 is to keep its masters in the host's memory"));
+  one.units[1].masters_in = MemorySpace::disk;
+  CHECK(contains(failure(one, {.precision = bf16_mixed}), "unit u1 is to keep its masters on disk"));
 }
 
 // One more operation ahead than that would hold a third slot.

@@ -122,7 +122,7 @@ std::vector<Subject> subjects() {
        .ranks = 4,
        .replicas = 2,
        .outer_every = 2,
-       .offload = {.optimizer = MemorySpace::host, .masters = MemorySpace::host}});
+       .offload = {.optimizer = MemorySpace::disk, .masters = MemorySpace::host}});
   for (const Strategy strategy : all_strategies) {
     add(result, whole_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
     add(result, whole_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .micro_batches = 2});

@@ -1,6 +1,9 @@
-// States and masters in the host's memory have the bits of those on the device.
+// States and masters in the host's memory, or on disk, have the bits of those on the device.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "../checkpoint/temporary_folder.hpp"
 #include "../extent.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/plan/memory.hpp"
 #include "toy_model.hpp"
@@ -26,6 +31,8 @@ using toy::Values;
 constexpr Offload states_alone{.optimizer = MemorySpace::host};
 constexpr Offload masters_alone{.masters = MemorySpace::host};
 constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
+constexpr Offload states_on_disk{.optimizer = MemorySpace::disk};
 constexpr Offload first_two{.optimizer = MemorySpace::host, .masters = MemorySpace::host, .units = 2};
 
 std::vector<std::pair<int, std::size_t>> meshes() {  // ranks and replicas
@@ -35,6 +42,7 @@ std::vector<std::pair<int, std::size_t>> meshes() {  // ranks and replicas
 
 template <typename T>
 void check(const Run& base, const std::vector<Offload>& offloads) {
+  const TemporaryFolder folder;
   for (const auto& [ranks, replicas] : meshes()) {
     for (const Strategy strategy : tessera::all_strategies) {
       Run run = base;
@@ -46,6 +54,7 @@ void check(const Run& base, const std::vector<Offload>& offloads) {
       run.options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true};
       for (const Offload& offload : offloads) {
         run.options.offload = offload;
+        run.options.disk = folder.path();
         CAPTURE(static_cast<int>(offload.masters));
         CHECK(toy::same_bits(toy::train<T>(run), reference));
       }
@@ -64,14 +73,14 @@ Run of_16_bits() {
 std::unique_ptr<tessera::Optimizer> sgd(float) { return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
 
 TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
-  check<float>(Run{}, {states_alone});
+  check<float>(Run{}, {states_alone, states_on_disk});
   Run run;
   run.optimizer = sgd;
   check<float>(run, {states_alone});
 }
 
 TEST_CASE("masters_in_the_hosts_memory_have_the_bits_of_the_devices") {
-  check<tessera::bf16>(of_16_bits(), {states_alone, masters_alone, both, first_two});
+  check<tessera::bf16>(of_16_bits(), {states_alone, masters_alone, both, first_two, on_disk});
   Run run = of_16_bits();
   run.optimizer = sgd;
   check<tessera::bf16>(run, {both});
@@ -94,9 +103,13 @@ TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
     run.options.outer = {.every = 2, .learning_rate = 0.7f, .momentum = 0.9f, .fragments = 2};
     CAPTURE(toy::describe(run));
     const toy::Result reference = toy::train<tessera::bf16>(run);
-    run.options.offload = both;
+    const TemporaryFolder folder;
+    run.options.disk = folder.path();
     run.options.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
-    CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+    for (const Offload& offload : {both, on_disk}) {
+      run.options.offload = offload;
+      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+    }
   }
 }
 
@@ -119,10 +132,12 @@ Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
   using Layer = toy::Layer<tessera::bf16>;
   Tensors result;
   std::mutex mutex;
+  const TemporaryFolder folder;
   tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
     std::vector<std::unique_ptr<Layer>> layers;
     for (const std::size_t width : {9u, 131u, 5u}) layers.push_back(std::make_unique<Layer>(width, width, 2));
-    tessera::FullyShard model(world, {.strategy = strategy, .precision = tessera::bf16_mixed, .offload = offload});
+    tessera::FullyShard model(
+        world, {.strategy = strategy, .precision = tessera::bf16_mixed, .offload = offload, .disk = folder.path()});
     std::vector<Values> inputs, gradients;
     for (auto& layer : layers) {
       model.add(*layer);
@@ -171,7 +186,9 @@ TEST_CASE("masters_and_states_are_looked_at_written_and_carried_wherever_they_st
     for (const Strategy strategy : tessera::flat_strategies) {
       CAPTURE(ranks);
       CAPTURE(to_string(strategy));
-      CHECK(train_with_hands(ranks, strategy, both) == train_with_hands(ranks, strategy, {}));
+      const Tensors expected = train_with_hands(ranks, strategy, {});
+      CHECK(train_with_hands(ranks, strategy, both) == expected);
+      CHECK(train_with_hands(ranks, strategy, on_disk) == expected);
     }
   }
 }
@@ -194,6 +211,83 @@ TEST_CASE("a_limit_is_of_the_devices_memory_and_names_offload_where_that_fits") 
   CHECK(finalize(states_alone, limit).second.empty());
   const std::string refusal = finalize({}, limit).second;
   CHECK_MESSAGE(toy::contains(refusal, "offload.optimizer = host"), refusal);
+}
+
+// Updates several fp32 states of its own, each a mean of gradients over another time, and the masters by their sum.
+class Averages final : public toy::IdleOptimizer {
+ public:
+  static constexpr std::size_t count = 12;
+  std::vector<std::string> states() const override {
+    std::vector<std::string> names;
+    for (std::size_t state = 0; state < count; ++state) names.push_back("mean" + std::to_string(state));
+    return names;
+  }
+  void update(tessera::Stream& stream, const tessera::OptimizerSpans& spans, const tessera::OptimizerGroup& group,
+              const tessera::kernels::StepScalars*) const override {
+    std::array<float*, count> means{};
+    std::copy(spans.states.begin(), spans.states.end(), means.begin());
+    stream.submit([spans, means, rate = group.learning_rate] {
+      const auto* const gradient = static_cast<const float*>(spans.gradient.data);
+      for (std::size_t i = 0; i < spans.count; ++i) {
+        for (std::size_t state = 0; state < count; ++state) {
+          float& mean = means[state][i];
+          mean += (gradient[i] - mean) / static_cast<float>(std::size_t{2} << state);
+          spans.master[i] -= rate * mean;
+        }
+      }
+    });
+  }
+};
+
+// AdamW moves 12 bytes of a parameter, and 4 or 6 stay; this optimizer moves 52. Two units of 48 have slots.
+TEST_CASE("a_model_trains_whose_states_are_four_times_what_its_arena_may_take") {
+  Run run;
+  run.widths.assign(49, 24);
+  run.steps = 3;
+  run.ranks = 2;
+  run.options.precision = tessera::bf16_mixed;
+  run.options.prefetch = 0;
+  run.options.overlap_reduction = false;
+  run.optimizer = [](float) { return std::make_unique<Averages>(); };
+  const toy::Result reference = toy::train<tessera::bf16>(run);
+  const TemporaryFolder folder;
+  run.options.disk = folder.path();
+  for (const Offload& offload : {both, on_disk}) {
+    run.options.offload = offload;
+    tessera::plan::MemoryReport report{};
+    tessera::launch({.ranks = run.ranks}, [&](tessera::World& world) {
+      std::vector<std::unique_ptr<toy::Layer<tessera::bf16>>> layers;
+      for (int l = 0; l < 48; ++l) layers.push_back(std::make_unique<toy::Layer<tessera::bf16>>(24, 24, 3));
+      tessera::FullyShard model(world, run.options);
+      toy::add_layers(model, layers, run);
+      model.finalize(toy::optimizer_of(run));
+      if (world.rank() == 0) report = tessera::plan::memory(model.plan());
+    });
+    CHECK((report.host + report.disk).count() > 4 * report.device().count());
+    run.options.memory_limit = report.device();
+    CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+    Run refused = run;
+    refused.options.offload = {};
+    refused.options.memory_limit = report.device() * 4;
+    CHECK_THROWS_AS(toy::train<tessera::bf16>(refused), tessera::MemoryError);
+    run.options.memory_limit.reset();
+  }
+}
+
+TEST_CASE("values_on_disk_want_a_folder_that_is_there") {
+  const auto failure = [](const std::filesystem::path& folder) {
+    return toy::failure_of(2, [&](tessera::World& world) {
+      toy::Layer<float> layer(4, 4, 1);
+      tessera::FullyShard model(world, {.offload = states_on_disk, .disk = folder});
+      model.add(layer);
+      model.finalize(tessera::AdamW{});
+    });
+  };
+  CHECK_MESSAGE(toy::contains(failure({}), "set FullyShardOptions::disk"), failure({}));
+  CHECK(toy::contains(failure("/nowhere/at/all"), "/nowhere/at/all: no file"));
+  const TemporaryFolder folder;
+  CHECK(failure(folder.path()).empty());
+  CHECK(folder.empty());
 }
 
 }  // namespace offload_test

@@ -14,6 +14,7 @@ import unittest
 import plan_runs
 
 TOOL = sys.argv.pop(1)
+MACHINES = pathlib.Path(__file__).resolve().parents[2] / "tools" / "machines"
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp"]
 ON_A_MESH = STRATEGIES + ["hsdp", "hfsdp"]
 GPT = ["--layers", 3, "--dim", 64, "--heads", 4, "--seq", 32, "--vocabulary", 256]
@@ -313,9 +314,32 @@ class Fit(unittest.TestCase):
         self.assertNotIn("seconds_of_moving", here["time"])
         fastest = [*options, *timed, "--fastest", "--fit", there["peak"] - there["host"]]
         self.assertGreater(plan(*fastest)["best"]["time"]["seconds_of_moving"], 0)
-        self.assertRegex(plan_runs.run(TOOL, *fastest).stdout, "copies between the host's memory and the device's cost .*s of the step")
+        self.assertRegex(plan_runs.run(TOOL, *fastest).stdout, "copies to the device's memory and back cost .*s of the step")
         text = plan_runs.run(TOOL, *GPT, "--world", 4, "--offload", "optimizer", "--compare").stdout
-        self.assertRegex(text, "(?m)^offloaded .*\n(.*\n)*on the device .*\nfrom the host and back ")
+        self.assertRegex(text, "(?m)^offloaded .*\n(.*\n)*on the device .*\nto the device and back ")
+
+    def test_what_stands_on_disk_is_in_the_tables_and_takes_the_disks_time(self):
+        options = ["--model", "gpt2-124m", "--world", 4, "--precision", "bf16", "--batch", 1, "--strategy", "zero2",
+                   "--activation-checkpointing", "no"]
+        disk = ["--offload", "optimizer,masters", "--offload-to", "disk:/scratch"]
+        there = plan(*options, *disk)
+        self.assertEqual((there["host"], there["disk"]), (0, there["categories"]["on_disk"]))
+        self.assertEqual(there["traffic"]["from_disk"], there["traffic"]["fetched"])
+        self.assertEqual(there["traffic"]["to_disk"], there["traffic"]["evicted"])
+        text = plan_runs.run(TOOL, *options, *disk).stdout
+        self.assertIn(", the optimizer's states and masters on disk", text)
+        self.assertRegex(text, r"(?m)^on disk .*\n(.*\n)*from the disk to the device \S+ \S+ in each step, and back")
+        refused = plan_runs.run(TOOL, *options, *disk, "--time", "--machine", "h100x8")
+        self.assertIn('add "to_disk"', refused.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            machine = pathlib.Path(folder) / "with-disk.json"
+            here = json.loads((MACHINES / "h100x8.json").read_text())
+            machine.write_text(json.dumps(here | {"to_disk": 2e9}))
+            timed = ["--time", "--machine", machine]
+            seconds = plan(*options, *disk, *timed)["step_seconds"] - plan(*options, *timed)["step_seconds"]
+        copy = there["traffic"]["fetched"] / 2e9
+        self.assertGreater(seconds, 0.5 * copy)
+        self.assertLess(seconds, 3 * copy)
 
     def test_sizes_are_read_as_people_write_them(self):
         for text, size in [("1GB", 10**9), ("1GiB", 2**30), ("1.5 MiB", 3 * 2**19), ("2000000", 2000000), ("7000KB", 7000000)]:

@@ -187,15 +187,28 @@ double DurationModel::gathered_bytes(const Operation& operation) const {
   return static_cast<double>(sent.count()) * ranks / (ranks - 1);
 }
 
+// What comes from the disk passes the host's memory, a part beside the next one: the slower link counts.
+double DurationModel::transfer_seconds(const Operation& operation) const {
+  const double bytes = whole_bytes(operation);
+  const double copied = machine_.to_host.empty() ? memory_seconds(operation) : bytes / machine_.to_host.at(bytes);
+  const auto stored = static_cast<double>(plan::size_on_disk(plan_, operation).count());
+  if (stored == 0) return copied;
+  if (machine_.to_disk.empty()) {
+    throw tessera::UsageError(fmt::format(
+        "machine {} says nothing of its disk, where the plan keeps states or masters: add \"to_disk\", the rate of a "
+        "rank's reads and writes in bytes per second, to its file (--machine FILE)",
+        machine_.name));
+  }
+  return std::max(copied, stored / machine_.to_disk.at(stored));
+}
+
 double DurationModel::seconds(const Operation& operation) const {
   if (operation.kind == OperationKind::window) {
     const auto known = windows_.find(&operation);
     return known == windows_.end() ? 0 : known->second;  // of evaluation
   }
   if (takes_no_time(operation.kind)) return 0;
-  if (operation.kind == OperationKind::transfer && !machine_.to_host.empty()) {
-    return whole_bytes(operation) / machine_.to_host.at(whole_bytes(operation));
-  }
+  if (operation.kind == OperationKind::transfer) return transfer_seconds(operation);
   if (operation.kind == OperationKind::transform) return transform_seconds(operation);
   if (!is_collective(operation.kind)) return memory_seconds(operation);
   if (operation.group.empty()) return memory_seconds(operation);

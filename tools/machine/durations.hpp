@@ -35,6 +35,7 @@ class DurationModel {
   const Curve& rate_of(const Product& product, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;
   double gathered_bytes(const tessera::plan::Operation& operation) const;
+  double transfer_seconds(const tessera::plan::Operation& operation) const;
   double transform_seconds(const tessera::plan::Operation& operation) const;
   double memory_rate(double bytes, std::size_t ranks) const;
   double computing_time(std::size_t ranks) const;

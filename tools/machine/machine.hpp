@@ -69,6 +69,7 @@ struct Machine {
   Curve memory;                                    // bytes per second that passes over memory reach, over their bytes
   Curve to_host;                     // of copies between a device's memory and its host's, in one direction, which do
                                      // not slow the other's; empty: as memory
+  Curve to_disk;                     // of a rank's reads and writes there, in one direction; empty: not known
   Curve host_memory;                 // of the ranks of a host at once, over the bytes of one; empty: `memory` for each
   double launch = 0;                 // seconds of the host for each operation
   std::optional<double> processors;  // of a host, which the streams of its ranks share

@@ -5,6 +5,7 @@
 #include "probe/memory_probe.hpp"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@ namespace {
 struct Mapping {
   std::uintptr_t begin;
   std::uintptr_t end;
+  int file = -1;
 };
 
 // Held over the system call that unmaps, so that no other thread's new mapping at the same address is forgotten.
@@ -31,8 +33,8 @@ std::uintptr_t page_size() { return static_cast<std::uintptr_t>(::sysconf(_SC_PA
 
 std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-Mapping mapping_at(const void* address, std::size_t size) {
-  return {address_of(address), address_of(address) + round_up(size, page_size())};
+Mapping mapping_at(const void* address, std::size_t size, int file = -1) {
+  return {address_of(address), address_of(address) + round_up(size, page_size()), file};
 }
 
 void add(const Mapping& mapping) {
@@ -45,8 +47,8 @@ void remove(const Mapping& gone) {
     const Mapping old = table[i - 1];
     if (old.end <= gone.begin || gone.end <= old.begin) continue;
     table[i - 1] = table[--live];
-    add({old.begin, gone.begin});
-    add({gone.end, old.end});
+    add({old.begin, gone.begin, old.file});
+    add({gone.end, old.end, old.file});
   }
 }
 
@@ -81,7 +83,7 @@ void* map(const MapRequest& request) noexcept {
                                 request.file, request.offset);
   void* const result = reinterpret_cast<void*>(mapped);
   if (result == MAP_FAILED) return result;
-  const Mapping mapping = mapping_at(result, request.size);
+  const Mapping mapping = mapping_at(result, request.size, request.file);
   remove(mapping);  // MAP_FIXED replaces what was there
   add(mapping);
   ++taken;
@@ -115,6 +117,19 @@ Bytes mapping_of(const void* address) {
   const std::uintptr_t at = address_of(address);
   for (std::size_t i = 0; i < live; ++i) {
     if (table[i].begin <= at && at < table[i].end) return Bytes(table[i].end - table[i].begin);
+  }
+  return Bytes(0);
+}
+
+Bytes stored_at(const void* address) {
+  const std::lock_guard lock(mutex);
+  const std::uintptr_t at = address_of(address);
+  for (std::size_t i = 0; i < live; ++i) {
+    struct stat status {};
+    if (table[i].begin > at || at >= table[i].end || ::fstat(table[i].file, &status) != 0) continue;
+    constexpr std::uint64_t block = 512;  // whatever the file system's is
+    return Bytes(
+        std::min(static_cast<std::uint64_t>(status.st_size), static_cast<std::uint64_t>(status.st_blocks) * block));
   }
   return Bytes(0);
 }

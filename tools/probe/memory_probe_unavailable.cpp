@@ -6,6 +6,7 @@ namespace tessera::probe {
 bool available() { return false; }
 Bytes measured(std::span<const std::byte>) { return Bytes(0); }
 Bytes mapping_of(const void*) { return Bytes(0); }
+Bytes stored_at(const void*) { return Bytes(0); }
 Mappings mappings() { return {}; }
 
 }  // namespace tessera::probe

@@ -64,12 +64,14 @@ RankMemory measure(FullyShard& model) {
   result.peak.planned = planned.peak;
   result.live = planned.live;
   if (!result.measurable) return result;
-  std::array<Bytes, 2> arenas{};  // by space
+  std::array<Bytes, 3> arenas{};  // by space
   for (const MemoryRegion& region : model.regions()) {
-    result.categories[static_cast<std::size_t>(region.category)].measured += measured(region.memory);
+    const bool is_file = region.space == MemorySpace::disk;
+    result.categories[static_cast<std::size_t>(region.category)].measured +=
+        is_file ? stored_at(region.memory.data()) : measured(region.memory);
     arenas[static_cast<std::size_t>(region.space)] = mapping_of(region.memory.data());
   }
-  result.peak.measured = arenas[0] + arenas[1];
+  result.peak.measured = arenas[0] + arenas[1] + arenas[2];
   return result;
 }
 

@@ -96,8 +96,10 @@ Traffic traffic(const plan::Plan& plan) {
     const std::size_t times = runs_per_step(segment.kind, of_program ? plan.micro_batches(segment.program) : 1);
     for (const plan::Operation& operation : segment.operations) {
       if (operation.kind == plan::OperationKind::transfer) {
-        (operation.stream == plan::StreamId::fetch ? result.fetched : result.evicted) +=
-            Bytes((whole_size(plan, operation) * times).count() / every);
+        const bool fetches = operation.stream == plan::StreamId::fetch;
+        const auto add = [&](Bytes& sum, Bytes size) { sum += Bytes((size * times).count() / every); };
+        add(fetches ? result.fetched : result.evicted, whole_size(plan, operation));
+        add(fetches ? result.from_disk : result.to_disk, plan::size_on_disk(plan, operation));
       }
       if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
       auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];

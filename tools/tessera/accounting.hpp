@@ -31,8 +31,10 @@ struct CollectiveSizes {
 struct Traffic {
   tessera::Bytes moved = {};             // per rank and step
   tessera::Bytes moved_in_replica = {};  // of that, to ranks of its own replica only; 0 with one replica
-  tessera::Bytes fetched = {};           // from the host's memory to the device's, per step
+  tessera::Bytes fetched = {};           // to the device's memory from the host's and from disk, per step
   tessera::Bytes evicted = {};           // and back
+  tessera::Bytes from_disk = {};         // of that
+  tessera::Bytes to_disk = {};
   std::vector<CollectiveSizes> kinds = {};
 };
 

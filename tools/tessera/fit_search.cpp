@@ -235,9 +235,9 @@ namespace {
 const plan::CategoryBytes& largest_term(const FitCandidate& candidate) {
   const auto& categories = candidate.memory.categories;
   const auto on_device = [&](const plan::CategoryBytes& category) {
-    const bool is_hosts =
-        category.category == plan::Category::offloaded || category.category == plan::Category::checkpoints;
-    return is_hosts ? Bytes(0) : category.size;
+    using enum plan::Category;
+    const auto kind = category.category;
+    return kind == offloaded || kind == checkpoints || kind == on_disk ? Bytes(0) : category.size;
   };
   return *std::max_element(categories.begin(), categories.end(),
                            [&](const auto& a, const auto& b) { return on_device(a) < on_device(b); });

@@ -31,6 +31,7 @@ std::string_view purpose(plan::Category category) {
     case plan::Category::buffers: return "state that is not trained, fp32";
     case plan::Category::activations: return "the layers' own block";
     case plan::Category::offloaded: return "in the host's memory: states and masters";
+    case plan::Category::on_disk: return "in a file: states and masters";
     case plan::Category::checkpoints: return "staging of checkpoints, and the copy that is written";
     case plan::Category::scalars: return "norms and flags";
     case plan::Category::collectives: return "what collectives receive before they sum it";
@@ -77,20 +78,27 @@ std::string memory_text(const PlanReport& report) {
     text += row(to_string(category.category), category.size, purpose(category.category));
   }
   text += row("peak", report.memory.peak, "the arena: the sum of these regions, each of whole pages");
-  if (report.memory.host > Bytes(0)) {
+  if (report.memory.device() < report.memory.peak) {
     text += row("on the device", report.memory.device(), "of the peak");
-    text += row("on the host", report.memory.host, "the rest of it, pinned");
+    if (report.memory.host > Bytes(0)) text += row("on the host", report.memory.host, "of it, pinned");
+    if (report.memory.disk > Bytes(0)) text += row("on disk", report.memory.disk, "of it, in a file for each rank");
   }
   text += row("live", report.memory.live, "the most that is in use at once");
   text += row("persists", report.persistent, "parameters, gradients, states and sums: what stays from step to step");
   return text + activations_note(report);
 }
 
-// Between the device's memory and the host's.
+// Between the device's memory and the host's or the disk.
 std::string transfers_text(const Traffic& traffic) {
-  if (traffic.fetched == Bytes(0)) return "";
-  return fmt::format("from the host to the device {} in each step, and back {}\n", to_string(traffic.fetched),
-                     to_string(traffic.evicted));
+  std::string text;
+  const auto add = [&](std::string_view place, Bytes fetched, Bytes evicted) {
+    if (fetched == Bytes(0)) return;
+    text += fmt::format("from the {} to the device {} in each step, and back {}\n", place, to_string(fetched),
+                        to_string(evicted));
+  };
+  add("host", traffic.fetched - traffic.from_disk, traffic.evicted - traffic.to_disk);
+  add("disk", traffic.from_disk, traffic.to_disk);
+  return text;
 }
 
 std::string traffic_text(const PlanReport& report) {
@@ -124,6 +132,8 @@ Json traffic_json(const Traffic& traffic, std::size_t replicas) {
   if (traffic.fetched > Bytes(0)) {
     result["fetched"] = traffic.fetched.count();
     result["evicted"] = traffic.evicted.count();
+    result["from_disk"] = traffic.from_disk.count();
+    result["to_disk"] = traffic.to_disk.count();
   }
   if (replicas > 1) result["moved_in_replica"] = traffic.moved_in_replica.count();
   return result;
@@ -228,6 +238,7 @@ Json json_of(const PlanReport& report) {
           {"categories", categories},
           {"peak", report.memory.peak.count()},
           {"host", report.memory.host.count()},
+          {"disk", report.memory.disk.count()},
           {"live", report.memory.live.count()},
           {"persistent", report.persistent.count()},
           {"zero_paper", report.zero_paper},
@@ -285,11 +296,11 @@ std::string text_of(const std::vector<PlanReport>& reports) {
   }
   rows.push_back(row("peak", reports, [](const PlanReport& report) { return to_string(report.memory.peak); }));
   const bool offloads = std::any_of(reports.begin(), reports.end(),
-                                    [](const PlanReport& report) { return report.memory.host > Bytes(0); });
+                                    [](const PlanReport& report) { return report.traffic.fetched > Bytes(0); });
   if (offloads) {
     rows.push_back(
         row("on the device", reports, [](const PlanReport& report) { return to_string(report.memory.device()); }));
-    rows.push_back(row("from the host and back", reports, [](const PlanReport& report) {
+    rows.push_back(row("to the device and back", reports, [](const PlanReport& report) {
       return to_string(report.traffic.fetched + report.traffic.evicted);
     }));
   }

@@ -227,7 +227,7 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
                              "(with momentum) one, muon those of adamw, and each rank works on whole matrices [adamw]");
 }
 
-void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options) {
+void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options, std::filesystem::path& disk) {
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
   line.whole("--replicas", options.replicas, {1, most_ranks},
@@ -267,7 +267,7 @@ void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options
             [&](const std::string& text) {
               options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
             });
-  tessera::trainer::add_offload_options(line, options.offload);
+  tessera::trainer::add_offload_options(line, options.offload, disk);
 }
 
 void add_step_options(CommandLine& line, ModelOptions& model, Setting& setting) {
@@ -417,6 +417,7 @@ void check_parameters_alone(const CommandLine& line) {
                "--overlap-reduction",
                "--bucket-cap",
                "--offload",
+               "--offload-to",
                "--offload-units",
                "--micro-batches",
                "--granules",
@@ -490,7 +491,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   ModelOptions model;
   CommandLine line(description, footer, "tessera plan");
   add_model_options(line, model, request);
-  add_sharding_options(line, request.setting.options);
+  add_sharding_options(line, request.setting.options, request.disk);
   add_step_options(line, model, request.setting);
   add_question_options(line, request);
   if (!line.parse(std::move(arguments))) return std::nullopt;

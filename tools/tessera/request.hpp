@@ -90,6 +90,7 @@ struct PlanRequest {
   std::optional<double> parameters;
 
   Setting setting;
+  std::filesystem::path disk;  // as given: nothing is written there
   bool compare = false;
   std::optional<tessera::Bytes> fit;
   Freedom freedom;  // of --fit: what the command line did not settle

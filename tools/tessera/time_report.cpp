@@ -101,8 +101,8 @@ double seconds_of_moving(const TimeReport& report, const Subject& subject, const
 
 std::string moving_text(const TimeReport& report, double seconds) {
   if (seconds == 0) return "";
-  return fmt::format("copies between the host's memory and the device's cost {} of the step ({})\n",
-                     cost::seconds_text(seconds), cost::percent_text(seconds / report.step()));
+  return fmt::format("copies to the device's memory and back cost {} of the step ({})\n", cost::seconds_text(seconds),
+                     cost::percent_text(seconds / report.step()));
 }
 
 namespace {

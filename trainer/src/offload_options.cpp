@@ -1,4 +1,4 @@
-// A list of two words, in any order.
+// A list of two words, in any order, and where to.
 #include "tessera/trainer/offload_options.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +10,23 @@ namespace tessera::trainer {
 namespace {
 
 constexpr std::size_t most_units = 1'000'000;
+
+using tessera::MemorySpace;
+
+// "host", or "disk:" and a folder.
+std::filesystem::path folder_of(const std::string& text) {
+  constexpr std::string_view disk = "disk:";
+  if (text == "host") return {};
+  if (text.starts_with(disk) && text.size() > disk.size()) return text.substr(disk.size());
+  throw OptionError(fmt::format("--offload-to takes host, or disk: and a folder, not \"{}\"", text));
+}
+
+// The options come in any order.
+void go_to(tessera::Offload& offload, const std::filesystem::path& disk) {
+  for (MemorySpace* space : {&offload.optimizer, &offload.masters}) {
+    if (*space != MemorySpace::device) *space = disk.empty() ? MemorySpace::host : MemorySpace::disk;
+  }
+}
 
 tessera::Offload offload_of(const std::string& text) {
   tessera::Offload offload;
@@ -30,15 +47,23 @@ tessera::Offload offload_of(const std::string& text) {
 
 }  // namespace
 
-void add_offload_options(CommandLine& line, tessera::Offload& offload) {
+void add_offload_options(CommandLine& line, tessera::Offload& offload, std::filesystem::path& disk) {
   line.take({"--offload", "none|optimizer,masters",
-             "Keep these in the host's memory between updates: the optimizer's states, and the fp32 masters beside "
+             "Keep these off the device between updates: the optimizer's states, and the fp32 masters beside "
              "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, which "
              "changes no bit [none]"},
-            [&offload](const std::string& text) {
+            [&offload, &disk](const std::string& text) {
               const std::size_t units = offload.units;
               offload = offload_of(text);
               offload.units = units;
+              go_to(offload, disk);
+            });
+  line.take({"--offload-to", "host|disk:FOLDER",
+             "Where to: the host's memory, or a file for each rank in a folder, which has no name and ends with the "
+             "rank [host]"},
+            [&offload, &disk](const std::string& text) {
+              disk = folder_of(text);
+              go_to(offload, disk);
             });
   line.take({"--offload-units", "N", "Of the first N units alone; the others stay on the device [all]"},
             [&offload](const std::string& text) {
@@ -48,9 +73,12 @@ void add_offload_options(CommandLine& line, tessera::Offload& offload) {
 
 void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
                            const tessera::Precision& precision) {
-  if (line.given("--offload-units") && !line.given("--offload")) {
-    throw OptionError("--offload-units needs --offload: it says of how many units");
-  }
+  const auto needs_offload = [&](const char* name, const char* why) {
+    if (!line.given(name) || line.given("--offload")) return;
+    throw OptionError(fmt::format("{} needs --offload: it says {}", name, why));
+  };
+  needs_offload("--offload-units", "of how many units");
+  needs_offload("--offload-to", "where that goes");
   if (offload.masters == tessera::MemorySpace::device || precision.parameter != tessera::DType::fp32) return;
   throw OptionError(
       "--offload masters: windows read masters themselves where parameters are fp32; take --precision bf16, or "
@@ -59,14 +87,15 @@ void check_offload_options(const CommandLine& line, const tessera::Offload& offl
 
 std::string offload_text(const tessera::Offload& offload) {
   if (offload == tessera::Offload{} || offload.units == 0) return "";
-  const bool states = offload.optimizer == tessera::MemorySpace::host;
-  const bool masters = offload.masters == tessera::MemorySpace::host;
+  const bool states = offload.optimizer != MemorySpace::device;
+  const bool masters = offload.masters != MemorySpace::device;
   std::string text = states ? ", the optimizer's states" : "";
   if (masters) text += states ? " and masters" : ", masters";
   if (offload.units != tessera::Offload{}.units) {
     text += fmt::format(" of the first {}", offload.units == 1 ? "unit" : fmt::format("{} units", offload.units));
   }
-  return text + " in the host's memory";
+  const bool on_disk = offload.optimizer == MemorySpace::disk || offload.masters == MemorySpace::disk;
+  return text + (on_disk ? " on disk" : " in the host's memory");
 }
 
 }  // namespace tessera::trainer

@@ -103,7 +103,7 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
       "--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
       "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, hsdp, "
       "hfsdp: 0]");
-  add_offload_options(line, options.offload);
+  add_offload_options(line, options.offload, options.disk);
 }
 
 void add_length_options(CommandLine& line, RunOptions& options) {
@@ -499,6 +499,7 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   sharding.prefetch = options.prefetch;
   sharding.reshard_after_forward = options.reshard_after_forward;
   sharding.offload = options.offload;
+  sharding.disk = options.disk;
   if (options.bucket_cap) sharding.bucket_cap = tessera::Bytes(*options.bucket_cap);
   if (options.checkpoints.directory) {
     sharding.checkpointing =

@@ -24,6 +24,9 @@ inline constexpr Bytes exact_norm_size{32};
 inline constexpr Bytes step_part_size{16};
 inline constexpr Bytes granule_weight_size{8};
 
+// Through so much of the host's memory values of the disk pass in each direction (PlanOptions::disk_staging).
+inline constexpr Bytes disk_staging{std::uint64_t{8} << 20};
+
 struct CategoryBytes {
   Category category;
   Bytes offset;  // of the region in the arena
@@ -34,7 +37,8 @@ struct MemoryReport {
   std::array<CategoryBytes, category_count> categories;
   Bytes peak;  // the arena: the sum of the regions
   Bytes host;  // of that, the host's memory, which is an arena of its own: offsets there follow the device's
-  Bytes device() const { return peak - host; }
+  Bytes disk;  // and the file: offsets there follow the host's
+  Bytes device() const { return peak - host - disk; }
   Bytes live;  // the largest sum of bytes in use at one operation: persistent buffers, and slots from acquisition to
                // release
 };

@@ -40,10 +40,11 @@ enum class Category {
   scalars,          // norms, step count, flags
   collectives,      // staging of collectives, where the backend needs any
   // Memory of the host, and last, so that the device's is one stretch.
-  offloaded,    // what units keep there (Offload)
+  offloaded,    // what units keep there (Offload), and what passes on its way from the disk and back
   checkpoints,  // staging of saves and loads, and the copy of the shards that is written in the background
+  on_disk,      // likewise, in a file: behind all memory
 };
-inline constexpr std::size_t category_count = 13;
+inline constexpr std::size_t category_count = 14;
 std::string_view to_string(Category category);
 
 struct Buffer {
@@ -51,7 +52,7 @@ struct Buffer {
   Category category;
   MemorySpace space = MemorySpace::device;
   Bytes size;
-  Bytes offset;  // in the arena, which the CPU has one of, and other devices in two parts: their own and the host's
+  Bytes offset;  // all spaces one behind the other: the device's, the host's, the disk's
 };
 
 // A role says what values are for. Operations name their operands by it.
@@ -71,7 +72,7 @@ enum class Role {
   outer_momentum,  // … the outer optimizer's momentum,
   outer_mean,      // … and while one runs the mean of the masters
   untrained,       // BufferSpecs one after the other, each aligned as parameters are
-  state_slot,      // of states that stand in the host's memory: where an update has them
+  state_slot,      // of states that stand in the host's memory or on disk: where an update has them
   master_slot,     // the same of masters, frozen ones too; what is made from masters is made from it
   direction,       // in an update, several: what this rank's shares bring to tensors that are seen whole; and in the
                    // first what comes back
@@ -129,7 +130,7 @@ struct Access {
 
 // ---- order ----
 
-// fetch: from the host's memory to the device's; evict: back.
+// fetch: from the host's memory or the disk to the device's memory; evict: back.
 enum class StreamId { compute, gather, reduce, fetch, evict };
 inline constexpr std::size_t stream_count = 5;
 constexpr bool is_transferring(StreamId stream) { return stream == StreamId::fetch || stream == StreamId::evict; }
@@ -175,7 +176,7 @@ enum class OperationKind {
   outer_update,  // my shard of the masters, from the replicas' mean and the anchor
   release,       // a slot is given back
   broadcast,     // buffers, from rank 0
-  transfer,      // between the device's memory and the host's
+  transfer,      // between the device's memory and the host's or the disk
 };
 std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
@@ -281,6 +282,7 @@ struct PlanOptions {
   Bytes activations{};          // of the user's block
   Checkpointing checkpointing = Checkpointing::none;
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
+  bool disk_staging = false;  // what comes from the disk passes through the host's memory: of devices but the CPU
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 MeshShape mesh_of(const PlanOptions& options);  // without the axis along which ranks have other roles
@@ -293,12 +295,12 @@ bool sums_stay_whole(const PlanOptions& options);
 class UnitBuffers {
  public:
   std::vector<Content> states;
-  std::vector<Content> state_slots;  // empty where states stand in the device's memory
+  std::vector<Content> state_slots;  // empty where states stand in the device's memory between updates
   std::vector<Content> directions;   // empty where the optimizer sees no tensor whole
 
   const Content& operator[](Role role) const { return contents_[static_cast<std::size_t>(role)]; }
   Content& operator[](Role role) { return contents_[static_cast<std::size_t>(role)]; }
-  // Where operations have the masters; and whether any of it stands in the host's memory between updates.
+  // Where operations have the masters; and whether any of it leaves the device's memory between updates.
   Role masters() const { return (*this)[Role::master_slot].exists() ? Role::master_slot : Role::master; }
   bool are_offloaded() const { return !state_slots.empty() || (*this)[Role::master_slot].exists(); }
   const Content& of(const Access& access) const {
@@ -333,6 +335,8 @@ struct Plan {
   std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce, and serve windows
   std::size_t reduce_staging = no_buffer;
   std::size_t window_staging = no_buffer;
+  std::size_t fetch_staging = no_buffer;  // of each direction's transfers with the disk
+  std::size_t evict_staging = no_buffer;
   std::size_t checkpoint_staging = no_buffer;
   std::size_t checkpoint_copy = no_buffer;
   std::vector<std::size_t> trainers;          // by unit: the program that trains it, or no_program
@@ -437,6 +441,9 @@ std::vector<std::size_t> collectives_in(const UnitSpec& unit, WindowKind window)
 
 // The segments that may follow a segment, of those that the plan has.
 std::vector<std::size_t> successors(const Plan& plan, std::size_t segment);
+
+// Returns what a transfer reads from disk or writes there.
+Bytes size_on_disk(const Plan& plan, const Operation& transfer);
 
 // "all-gather blocks.3", "reduce-scatter blocks.3 to blocks.1 (3 units)": for errors and drawings.
 std::string describe(const Plan& plan, const Operation& operation);

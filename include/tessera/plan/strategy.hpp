@@ -13,13 +13,15 @@
 
 namespace tessera {
 
-// Where memory is: the device's own, or the host's, pinned for a device that copies from it and to it.
-enum class MemorySpace { device, host };
+// Where values are: in the device's own memory; in the host's, pinned for a device that copies from it and to it; or in
+// a file of this rank's (FullyShardOptions::disk).
+enum class MemorySpace { device, host, disk };
 std::string_view to_string(MemorySpace space);
 
-// Where the first units of a model, in their order, keep what an update alone reads and writes. In the host's memory it
-// takes none of the device's but for slots, which two units share in turn: each update brings a unit's values there
-// beside the update of the unit before, and takes them back. Bits are the same. A unit's own option goes first.
+// Where the first units of a model, in their order, keep what an update alone reads and writes. In the host's memory or
+// on a disk it takes none of the device's but for slots, which two units share in turn: each update brings a unit's
+// values there beside the update of the unit before, and takes them back. Bits are the same. A unit's own option goes
+// first.
 struct Offload {
   MemorySpace optimizer = MemorySpace::device;  // the optimizer's states
   // fp32 masters of units whose parameters are of another type, which then stand on the device by themselves. Masters

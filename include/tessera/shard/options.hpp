@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 
 #include "tessera/base/bytes.hpp"
@@ -71,10 +72,14 @@ struct FullyShardOptions {
   // units share a synchronisation; a larger unit's alone, never split. 0: each unit's alone. Default: 1 MiB; 0 for
   // fsdp, where merging keeps more gradients alive at once.
   std::optional<Bytes> bucket_cap = std::nullopt;
-  // Values that an update alone reads and writes may stand in the host's memory, which makes room on the device and
-  // takes the time of two copies in each update; .units keeps the last units there, so that no more moves than has to.
-  // A unit's own option (UnitOptions::states_in, masters_in) goes first.
+  // Values that an update alone reads and writes may stand in the host's memory, or on disk, which makes room on the
+  // device and takes the time of two copies in each update; .units keeps the last units there, so that no more moves
+  // than has to. A unit's own option (UnitOptions::states_in, masters_in) goes first.
   Offload offload = {};
+  // The folder in which each rank has a file for what stands on disk (MemorySpace::disk): best of a local file system
+  // that takes O_DIRECT, and with room for it. The file has no name and ends with the rank, also with one that is
+  // killed. Ranks may name folders of their own.
+  std::filesystem::path disk = {};
   // The program by numbers; default: Program::chain. By units, and for several: FullyShard::add_program().
   std::optional<plan::Program> program = std::nullopt;
 

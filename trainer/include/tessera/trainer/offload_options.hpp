@@ -1,7 +1,8 @@
-// --offload and --offload-units: what of a model stands in the host's memory. The trainers and `tessera plan` share
-// them.
+// --offload, --offload-to and --offload-units: what of a model stands in the host's memory or on disk. The trainers and
+// `tessera plan` share them.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "tessera/plan/strategy.hpp"
@@ -11,14 +12,14 @@
 
 namespace tessera::trainer {
 
-// `offload` must stay.
-void add_offload_options(CommandLine& line, tessera::Offload& offload);
+// Both must stay. `disk`: the folder of --offload-to (FullyShardOptions::disk).
+void add_offload_options(CommandLine& line, tessera::Offload& offload, std::filesystem::path& disk);
 
-// Refuses what the two cannot mean, with parameters of this precision. Throws OptionError.
+// Refuses what these cannot mean, with parameters of this precision. Throws OptionError.
 void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
                            const tessera::Precision& precision);
 
-// ", states of the optimizer and masters of the first 3 units in the host's memory"; empty where nothing is.
+// ", states of the optimizer and masters of the first 3 units in the host's memory"; empty where nothing moves.
 std::string offload_text(const tessera::Offload& offload);
 
 }  // namespace tessera::trainer

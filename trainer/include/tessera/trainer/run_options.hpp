@@ -77,7 +77,8 @@ struct RunOptions {
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
   tessera::Resharding reshard_after_forward = true;
-  tessera::Offload offload;               // to the host's memory
+  tessera::Offload offload;
+  std::filesystem::path disk;             // the folder of what is offloaded there
   std::optional<std::size_t> bucket_cap;  // bytes; none: the strategy's default
   std::vector<std::string> notes;         // on options that were given, and that nothing reads
 
