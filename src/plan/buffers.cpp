@@ -268,7 +268,7 @@ void add_outer_means(Plan& plan, BufferList& list) {
                  [&](std::size_t unit) { return Content{.over = plan.common(unit)}; });
 }
 
-// Two for the masters and for each state, so that a unit's are brought and taken while another's are used.
+// Slots for the masters and for each state.
 void add_update_slots(Plan& plan, BufferList& list) {
   const auto brings_masters = [&](std::size_t unit) { return plan.units[unit].masters_in != MemorySpace::device; };
   const auto brings_states = [&](std::size_t unit) {
@@ -278,7 +278,7 @@ void add_update_slots(Plan& plan, BufferList& list) {
   const auto take_turns = [&](const std::vector<std::size_t>& units) {
     std::size_t so_far = 0;
     for (const std::size_t unit : units) {
-      if (brings_masters(unit) || brings_states(unit)) slots[unit] = so_far++ % 2;
+      if (brings_masters(unit) || brings_states(unit)) slots[unit] = so_far++ % update_slots;
     }
   };
   for (std::size_t program = 0; program < plan.programs.size(); ++program) take_turns(updated_units(plan, program));
@@ -402,7 +402,7 @@ void add_checkpoints(Plan& plan, BufferList& list) {
 constexpr Bytes stagger_period{std::uint64_t{8} << 20};
 constexpr Bytes stagger = region_alignment * 3;
 
-// What moves between the disk and a slot without a copy begins on a page in both.
+// Values that move between the disk and a slot without a copy begin on a page in both.
 class Placement {
  public:
   explicit Placement(Plan& plan)

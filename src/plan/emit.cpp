@@ -88,6 +88,9 @@ class Emitter {
   std::vector<Visit> masters_of_host(std::size_t unit, const std::vector<Part>& of) const;
   std::vector<Visit> states_of_host(std::size_t unit) const;
   std::vector<Visit> visits_in_update(std::size_t unit) const;
+  std::vector<std::size_t> offloaded() const;
+  void fetch_for_update(std::size_t unit) { fetch(visits_in_update(unit), plan_.sharding(unit).optimizer); }
+  void fetch_ahead();
   void fetch(const std::vector<Visit>& visits, AxisSet over);
   void evict(const std::vector<Visit>& visits, AxisSet over);
   void release(const std::vector<Visit>& visits, StreamId stream = StreamId::evict);
@@ -236,7 +239,8 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
 
   const std::vector<Bucket> buckets = reduction_buckets(plan_, program_);
   auto bucket = buckets.begin();
-  std::size_t backward = 0;  // windows so far, of trained units
+  std::size_t backward = 0;   // windows so far, of trained units
+  bool fetches_ahead = last;  // as long as no window goes backward
   const std::vector<std::size_t> to_gather = gathering_windows(stays);
   auto next_gather = to_gather.begin();
   for (std::size_t position = 0; position < windows.size(); ++position) {
@@ -244,6 +248,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
       gather(windows[*next_gather].unit, stays[*next_gather]);
     }
     const WindowUse& use = windows[position];
+    if (use.kind == WindowKind::backward && std::exchange(fetches_ahead, false)) fetch_ahead();
     if (!use.resumes) open_.push_back(use.unit);
     window_with_collectives(use);
     if (closing[position]) open_.pop_back();
@@ -464,25 +469,17 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_, program_), AccessMode::read, no_unit, Role::norms}, scalars(AccessMode::update)};
-  // Values of the host's memory are brought one unit ahead of the one that is updated.
-  const std::vector<std::size_t> units = updated_units(plan_, program_);
-  auto next = units.begin();
-  const auto fetch_next = [&] {
-    next = std::find_if(next, units.end(), [&](std::size_t unit) { return is_offloaded(unit); });
-    if (next == units.end()) return;
-    fetch(visits_in_update(*next), plan_.sharding(*next).optimizer);
-    ++next;
-  };
-  fetch_next();
+  const std::vector<std::size_t> moved = offloaded();
+  std::size_t next = update_slots;  // those before it were brought beside the backward pass
   std::size_t group = 0;
   while (group < plan_.whole_groups.size() && plan_.whole_groups[group].program != program_) ++group;
   std::size_t travelling = no_group;
-  for (const std::size_t unit : units) {
-    if (is_offloaded(unit)) fetch_next();
+  for (const std::size_t unit : updated_units(plan_, program_)) {
     optimize(unit);
     if (is_offloaded(unit)) {
       evict(visits_in_update(unit), plan_.sharding(unit).optimizer);
       release(visits_in_update(unit));
+      if (next < moved.size()) fetch_for_update(moved[next++]);
     }
     // These gathers travel beside the other units' updates and the first windows of the next step.
     if (directions(unit).empty()) {
@@ -496,6 +493,19 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   }
   if (travelling != no_group) finish_whole(travelling);
   return take();
+}
+
+// Those that an update brings from elsewhere, in its order.
+std::vector<std::size_t> Emitter::offloaded() const {
+  std::vector<std::size_t> result = updated_units(plan_, program_);
+  std::erase_if(result, [&](std::size_t unit) { return !is_offloaded(unit); });
+  return result;
+}
+
+// The update that follows uses these first: nothing writes them in between.
+void Emitter::fetch_ahead() {
+  const std::vector<std::size_t> moved = offloaded();
+  for (std::size_t i = 0; i < std::min(moved.size(), update_slots); ++i) fetch_for_update(moved[i]);
 }
 
 std::vector<Emitter::Held> Emitter::directions(std::size_t unit) const {

@@ -8,6 +8,10 @@ namespace tessera::plan {
 // Units as trainers() takes them. One without parameters counts as trained: its windows are those of any other.
 std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units);
 
+// Units whose values stand elsewhere between updates share so many slots in turn: those of one are brought or taken
+// while another's are used.
+inline constexpr std::size_t update_slots = 2;
+
 // Forms the groups of units whose optimizer sees tensors whole, and gives each tensor an owner: fills whole_groups.
 void make_whole_groups(Plan& plan);
 // The units that an update of the program visits, in its order: those of a group follow each other. no_program: those

@@ -614,7 +614,8 @@ bool is_a_visit(const Plan& plan, const Operation& operation, std::size_t move) 
          space_of(home) != MemorySpace::device && space_of(slot) == MemorySpace::device;
 }
 
-// A transfer moves all states of its unit, each once, or masters; in an update it moves both, of what is trained.
+// A transfer moves all states of its unit, each once, or masters; for an update it moves both, of what is trained. Some
+// come ahead of it, in the micro-batch that it follows.
 bool moves_what_belongs_together(const Plan& plan, SegmentKind segment, const Operation& operation) {
   const UnitBuffers& unit = plan.unit_buffers[operation.unit];
   std::size_t states = 0;
@@ -625,7 +626,10 @@ bool moves_what_belongs_together(const Plan& plan, SegmentKind segment, const Op
   }
   const std::size_t masters = operation.moves() - states;
   const bool all_states = states == unit.state_slots.size();
-  if (segment == SegmentKind::update) return all_states && masters == (unit[Role::master_slot].exists() ? 1u : 0u);
+  const bool ends_in_update = segment == SegmentKind::only || segment == SegmentKind::last;
+  if (ends_in_update && operation.stream != StreamId::fetch) return false;
+  if (ends_in_update || segment == SegmentKind::update)
+    return all_states && masters == (unit[Role::master_slot].exists() ? 1u : 0u);
   return states == 0 ? masters > 0 : all_states && masters == 0;
 }
 

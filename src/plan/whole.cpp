@@ -92,6 +92,27 @@ void make_whole_groups(Plan& plan) {
   for (WholeGroup& group : plan.whole_groups) choose_owners(plan, group);
 }
 
+namespace {
+
+// The first ones that come from elsewhere have come beside the backward pass. Behind them stand those of the device, so
+// that the others travel meanwhile.
+std::vector<std::size_t> with_copies_hidden(const Plan& plan, const std::vector<std::size_t>& units) {
+  const auto comes = [&](std::size_t unit) {
+    return plan.units[unit].masters_in != MemorySpace::device || plan.units[unit].states_in != MemorySpace::device;
+  };
+  std::vector<std::size_t> result, last;
+  for (const std::size_t unit : units) {
+    if (comes(unit)) (result.size() < update_slots ? result : last).push_back(unit);
+  }
+  for (const std::size_t unit : units) {
+    if (!comes(unit)) result.push_back(unit);
+  }
+  result.insert(result.end(), last.begin(), last.end());
+  return result;
+}
+
+}  // namespace
+
 std::vector<std::size_t> updated_units(const Plan& plan, std::size_t program) {
   std::vector<std::size_t> leader(plan.units.size());  // the first of a unit's group
   std::iota(leader.begin(), leader.end(), std::size_t{0});
@@ -103,7 +124,9 @@ std::vector<std::size_t> updated_units(const Plan& plan, std::size_t program) {
     if (plan.trainers[unit] == program) result.push_back(unit);
   }
   std::stable_sort(result.begin(), result.end(), [&](std::size_t a, std::size_t b) { return leader[a] < leader[b]; });
-  return result;
+  const bool has_groups = std::any_of(plan.whole_groups.begin(), plan.whole_groups.end(),
+                                      [&](const WholeGroup& group) { return group.program == program; });
+  return has_groups ? result : with_copies_hidden(plan, result);
 }
 
 Bytes whole_plane(const Plan& plan, const WholeTensor& tensor) {

@@ -155,17 +155,36 @@ TEST_CASE("masters_that_windows_read_themselves_are_refused_with_what_to_do") {
   CHECK(contains(failure(one, {.precision = bf16_mixed}), "unit u1 is to keep its masters on disk"));
 }
 
-// One more operation ahead than that would hold a third slot.
-TEST_CASE("each_unit_is_fetched_while_the_one_before_it_is_updated") {
-  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = both}));
+// The fetches and updates of a step in the order of their launch, from the first backward window on.
+std::vector<std::string> order_of(const Plan& plan) {
   std::vector<std::string> order;
-  for (const Operation& operation : plan.segments[*plan.find(SegmentKind::update)].operations) {
-    const bool fetches = operation.kind == OperationKind::transfer && operation.stream == StreamId::fetch;
-    if (fetches) order.push_back("fetch " + plan.units[operation.unit].name);
-    if (operation.kind == OperationKind::optimize) order.push_back("update " + plan.units[operation.unit].name);
+  for (const SegmentKind kind : {SegmentKind::only, SegmentKind::update}) {
+    for (const Operation& operation : plan.segments[*plan.find(kind)].operations) {
+      const bool fetches = operation.kind == OperationKind::transfer && operation.stream == StreamId::fetch;
+      const bool goes_back = operation.kind == OperationKind::window && operation.window == WindowKind::backward;
+      if (goes_back) order.push_back("backward " + plan.units[operation.unit].name);
+      if (fetches) order.push_back("fetch " + plan.units[operation.unit].name);
+      if (operation.kind == OperationKind::optimize) order.push_back("update " + plan.units[operation.unit].name);
+    }
   }
-  CHECK(order == std::vector<std::string>{"fetch u0", "fetch u1", "update u0", "fetch u2", "update u1", "fetch u3",
-                                          "update u2", "update u3"});
+  return order;
+}
+
+// A third one ahead would want a third slot.
+TEST_CASE("the_first_two_units_are_fetched_beside_the_backward_pass_and_each_other_one_when_a_slot_is_free") {
+  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = both}));
+  CHECK(order_of(plan) == std::vector<std::string>{"fetch u0", "fetch u1", "backward u3", "backward u2", "backward u1",
+                                                   "backward u0", "update u0", "fetch u2", "update u1", "fetch u3",
+                                                   "update u2", "update u3"});
+}
+
+TEST_CASE("what_is_on_the_device_is_updated_while_others_are_fetched") {
+  Offload first_three = both;
+  first_three.units = 3;
+  const Plan plan = compile(input_of(chain_model(5), {.precision = bf16_mixed, .ranks = 2, .offload = first_three}));
+  const std::vector<std::string> order = order_of(plan);
+  CHECK(std::vector<std::string>(order.end() - 6, order.end()) ==
+        std::vector<std::string>{"update u0", "fetch u2", "update u1", "update u3", "update u4", "update u2"});
 }
 
 }  // namespace offload_test

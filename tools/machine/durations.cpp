@@ -187,7 +187,7 @@ double DurationModel::gathered_bytes(const Operation& operation) const {
   return static_cast<double>(sent.count()) * ranks / (ranks - 1);
 }
 
-// What comes from the disk passes the host's memory, a part beside the next one: the slower link counts.
+// Values of the disk pass the host's memory, a part beside the next one: the slower link counts.
 double DurationModel::transfer_seconds(const Operation& operation) const {
   const double bytes = whole_bytes(operation);
   const double copied = machine_.to_host.empty() ? memory_seconds(operation) : bytes / machine_.to_host.at(bytes);

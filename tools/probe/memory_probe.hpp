@@ -21,8 +21,8 @@ Bytes measured(std::span<const std::byte> range);
 // The size of the mapping that contains `address`, in whole pages; 0 when the interposer saw none.
 Bytes mapping_of(const void* address);
 
-// What the file takes of its file system that is mapped there, no more than its size; 0 where the interposer saw no
-// mapping of a file, which must still be open under the descriptor that it was mapped with.
+// Bytes that the file which is mapped there takes of its file system, no more than its size; 0 where the interposer saw
+// no mapping of a file, which must still be open under the descriptor that it was mapped with.
 Bytes stored_at(const void* address);
 
 struct Mappings {
