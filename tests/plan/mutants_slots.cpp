@@ -254,6 +254,34 @@ void transfer_the_other_way(const Plan& plan, const MutantSink& sink) {
   });
 }
 
+// The last operation before a fetch that gives one of its slots back; no_operation where the one before did.
+std::size_t release_before(const Segment& segment, std::size_t fetch) {
+  for (std::size_t o = fetch; o-- > 0;) {
+    const Operation& operation = segment.operations[o];
+    if (operation.kind != OperationKind::release || operation.accesses.front().range.size == Bytes(0)) continue;
+    const Operation& brings = segment.operations[fetch];
+    for (std::size_t move = 0; move < brings.moves(); ++move) {
+      if (brings.target(move).range.buffer == operation.accesses.front().range.buffer) return o;
+    }
+  }
+  return no_operation;
+}
+
+void fetched_before_the_slot_is_free(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    const Segment& segment = plan.segments[s];
+    for (std::size_t o = 0; o < segment.operations.size(); ++o) {
+      const Operation& operation = segment.operations[o];
+      if (operation.kind != OperationKind::transfer || operation.stream != StreamId::fetch) continue;
+      const std::size_t release = release_before(segment, o);
+      if (release == no_operation) continue;
+      Plan mutant = plan;
+      move_up(mutant, s, o, release);
+      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+    }
+  }
+}
+
 void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) {
   for (std::size_t s = 0; s < plan.segments.size(); ++s) {
     for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
@@ -277,6 +305,7 @@ void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) 
 std::vector<MutantClass> slot_mutants() {
   return {{"transfer missing", false, transfer_missing},
           {"transfer on the other stream", false, transfer_the_other_way},
+          {"fetched before the slot is free", false, fetched_before_the_slot_is_free},
           {"an operation in the host's memory", false, host_memory_in_place_of_the_slot},
           {"slot freed before its last reader", false, freed_before_last_reader},
           {"slot freed one operation early", false, freed_before_previous_operation},
