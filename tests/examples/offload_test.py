@@ -7,8 +7,10 @@ usage: offload_test.py TRAIN_MLP
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 
 import bitwise_runs
 import trainer_runs
@@ -61,6 +63,31 @@ def check_resuming(program):
             shutil.rmtree(saved)
 
 
+def files_of(process):
+    """What the process has open, by name."""
+    for entry in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            yield os.readlink(entry)
+        except OSError:
+            pass  # it was closed meanwhile
+
+
+def check_nothing_is_left(program):
+    """The file has no name while it is used, so a kill leaves nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [*MODEL, "--steps", 1000000, "--ranks", 2, "--offload", "optimizer", "--offload-to", f"disk:{folder}"]
+        with subprocess.Popen([program, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                end = time.monotonic() + 60
+                while sum(name.startswith(folder) and name.endswith("(deleted)") for name in files_of(process)) < 2:
+                    assert process.poll() is None and time.monotonic() < end, "no file of a rank's without a name"
+                    time.sleep(0.05)
+                assert os.listdir(folder) == []
+            finally:
+                process.kill()
+        assert os.listdir(folder) == []
+
+
 def check_words(program):
     done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "optimizer,masters",
                             "--offload-units", 2)
@@ -82,6 +109,7 @@ def check_words(program):
 def main(program):
     runs = check_bits(program)
     check_resuming(program)
+    check_nothing_is_left(program)
     check_words(program)
     print(f"{runs} runs have the bits of those on the device")
 
