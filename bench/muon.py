@@ -1,18 +1,15 @@
 #!/usr/bin/env python3
-"""Muon beside AdamW: losses of the same steps on the shipped text; and what an update costs by mesh, beside the products of the rank
-that has most of them.
+"""Muon beside AdamW: what an update costs by mesh, beside the products of the rank that has most of them. (Losses: losses.py.)
 
 The cost is the update's from its first operation to its last, on rank 0, in a traced run of each; products are what the busiest rank
 does in `transform`. With one thread a rank, on as many cores as ranks: beyond that, ranks share cores, and times say nothing.
 
-usage: muon.py BUILD [--quick] [--losses [--figure FILE.svg]] [--seeds N]    BUILD: the build directory
+usage: muon.py BUILD [--quick]    BUILD: the build directory
 """
 import argparse
 import json
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 
 import turns
@@ -65,49 +62,13 @@ def costs(given, folder):
               f"{(muon - adamw) / products:.2f} |")
 
 
-def losses(given, folder):
-    """Held-out losses after so many steps, medians over seeds; and after how many steps Muon has what AdamW ends with."""
-    steps, every = (40, 10) if given.quick else (1000, 50)
-    curves = {}
-    for optimizer in ("adamw", "muon"):
-        for seed in range(1, given.seeds + 1):
-            metrics = folder / "metrics.jsonl"
-            turns.run([given.build / "trainer/gpt/train_gpt", "--sample", 0, "--steps", steps, "--eval-every", every, "--eval-batches", 0, "--optimizer",
-                       optimizer, "--seed", seed, "--batch", 16, "--lr", 0.002, "--threads", 1, "--quiet", "--metrics", metrics])
-            for line in map(json.loads, metrics.read_text(encoding="utf-8").splitlines()):
-                if "held_out_loss" in line:
-                    curves.setdefault(line["step"], {}).setdefault(optimizer, []).append(line["held_out_loss"])
-            metrics.unlink()
-    print("\n| steps | AdamW | Muon |\n|--:|--:|--:|")
-    rows = {step: {name: statistics.median(found) for name, found in row.items()} for step, row in sorted(curves.items())}
-    for step, row in rows.items():
-        print(f"| {step} | {row['adamw']:.4f} | {row['muon']:.4f} |")
-    if given.figure:
-        draw(rows, given)
-    last = list(rows.values())[-1]["adamw"]
-    reached = [step for step, row in rows.items() if row["muon"] <= last]
-    print(f"\nMuon has AdamW's last loss after {reached[0] if reached else 'more than these'} of {steps} steps.")
-
-
-def draw(rows, given):
-    chart = {"kind": "lines", "title": "Held-out loss of a small GPT on the shipped text", "x": {"label": "steps"}, "y": {"label": "nats a byte"},
-             "note": f"median of {given.seeds} seeds, one learning rate for both",
-             "series": [{"name": name, "x": list(rows), "y": [row[key] for row in rows.values()]} for key, name in [("adamw", "AdamW"), ("muon", "Muon")]]}
-    subprocess.run([sys.executable, turns.SOURCE / "tools/plot/plot_chart.py", "-", given.figure], input=json.dumps(chart), text=True, check=True)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--losses", action="store_true", help="train on the shipped text, too, which takes minutes")
-    parser.add_argument("--figure", type=pathlib.Path, help="of the losses")
-    parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         costs(given, pathlib.Path(folder))
-        if given.losses:
-            losses(given, pathlib.Path(folder))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ Contestant ranked_sum_of(Memory& memory, Stream& stream) {
       .contributions = {}, .type = DType::bf16, .result = result, .count = shard, .divisor = 4.0f};
   return {"sum-of-4-bf16", (2.0 * ranks + 4.0) * static_cast<double>(shard), [=, &stream] {
             stream.submit([=, native = native_stream(stream)] {
-              kernels::ranked_sum_cuda(native, sum, {first, shard, ranks});
+              kernels::ranked_sum_cuda(native, sum, {first, shard * size_of(DType::bf16), ranks});
             });
           }};
 }

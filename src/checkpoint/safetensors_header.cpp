@@ -247,6 +247,7 @@ std::string_view stored_name(DType type) {
     case DType::bf16: return "BF16";
     case DType::fp16: return "F16";
     case DType::u8: return "U8";
+    case DType::int8: break;  // travels alone
   }
   throw InternalError("safetensors: a dtype that does not exist");
 }

@@ -114,7 +114,7 @@ void move_directly(Meeting& meeting, const AllGather& operation, std::size_t seg
 template <typename Meeting>
 void move_directly(Meeting& meeting, const ReduceScatter& operation, std::size_t segment) {
   if (operation.shard_elements == 0) return;
-  const std::size_t shard = (operation.shard_elements * size_of(operation.wire)).count();
+  const std::size_t shard = bytes_of(operation.wire, operation.shard_elements).count();
   const std::size_t offset = static_cast<std::size_t>(meeting.place()) * shard;
   const auto of = [&](int place) { return meeting.data_of(place, segment) + offset; };
   const auto all = contributions(meeting, operation.data + offset, of);
@@ -179,16 +179,16 @@ std::size_t move_in_rounds(Meeting& meeting, const AllGather& operation, std::si
 template <typename Meeting>
 std::size_t move_in_rounds(Meeting& meeting, const ReduceScatter& operation, std::size_t first_round) {
   constexpr std::size_t lanes = 32;  // that kernels add at once
-  const std::size_t element = size_of(operation.wire).count();
-  const std::size_t room = Meeting::round_bytes / static_cast<std::size_t>(meeting.size()) / element;
+  const std::size_t block = block_of(operation.wire), block_bytes = size_of(operation.wire).count();
+  const std::size_t room = Meeting::round_bytes / static_cast<std::size_t>(meeting.size()) / block_bytes;
   const std::size_t most = room < lanes ? std::max<std::size_t>(room, 1) : room / lanes * lanes;
-  const std::size_t shard = operation.shard_elements * element;
-  const std::size_t stride = most * element;
+  const std::size_t shard = bytes_of(operation.wire, operation.shard_elements).count();
+  const std::size_t stride = most * block_bytes;
   const auto me = static_cast<std::size_t>(meeting.place());
-  return for_each_round(operation.shard_elements, most, [&](const Round& round) {
+  return for_each_round(operation.shard_elements / block, most, [&](const Round& round) {
     const std::size_t area = first_round + round.index;
-    const std::size_t begin = round.begin * element;
-    const std::size_t bytes = round.count * element;
+    const std::size_t begin = round.begin * block_bytes;
+    const std::size_t bytes = round.count * block_bytes;
     for_each_peer(meeting.place(), meeting.size(), [&](int peer) {
       const auto to = static_cast<std::size_t>(peer);
       meeting.copy(meeting.staging(meeting.place(), area) + to * stride, operation.data + to * shard + begin, bytes);
@@ -196,7 +196,7 @@ std::size_t move_in_rounds(Meeting& meeting, const ReduceScatter& operation, std
     meeting.regroup({.bytes = bytes, .stride = stride, .round = area});
     const auto of = [&](int place) { return meeting.staging(place, area) + me * stride; };
     const auto all = contributions(meeting, operation.data + me * shard + begin, of);
-    meeting.sum(sum_of(operation, all, round.begin, round.count));
+    meeting.sum(sum_of(operation, all, round.begin * block, round.count * block));
   });
 }
 

@@ -31,7 +31,7 @@ Signature signature_of(const AllGather& operation, std::uint64_t sequence) {
 Signature signature_of(const ReduceScatter& operation, std::uint64_t sequence) {
   return {.kind = CollectiveKind::reduce_scatter,
           .label = operation.label,
-          .bytes = operation.shard_elements * size_of(operation.wire),
+          .bytes = bytes_of(operation.wire, operation.shard_elements),
           .dtype = operation.wire,
           .divisor = operation.divisor,
           .sequence = sequence};
@@ -159,7 +159,8 @@ void encode_part(FieldWriter& writer, const Signature& part) {
 
 std::optional<DType> type_of(std::uint8_t code) {
   if (code == no_type) return std::nullopt;
-  if (code > static_cast<std::uint8_t>(DType::fp16)) throw DataError(fmt::format("no type has the code {}", code));
+  const bool travels = code <= static_cast<std::uint8_t>(DType::int8) && code != static_cast<std::uint8_t>(DType::u8);
+  if (!travels) throw DataError(fmt::format("no type has the code {}", code));
   return static_cast<DType>(code);
 }
 
@@ -224,7 +225,7 @@ DecodedSignature::DecodedSignature(std::string_view code) : code_(code) {
       throw DataError(fmt::format("a {} has no such segments", to_string(signature_.kind)));
     }
     if (sums) {
-      const std::size_t elements = part.bytes.count() / size_of(*part.dtype).count();
+      const std::size_t elements = elements_in(*part.dtype, part.bytes);
       reductions_.push_back(
           {.wire = *part.dtype, .shard_elements = elements, .divisor = part.divisor, .label = part.label});
     } else {

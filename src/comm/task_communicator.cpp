@@ -48,7 +48,7 @@ Memory data_of(const MembersCommunicator& communicator, const AllGather& operati
   return {operation.data, operation.shard * static_cast<std::uint64_t>(communicator.size())};
 }
 Memory data_of(const MembersCommunicator& communicator, const ReduceScatter& operation) {
-  const Bytes part = operation.shard_elements * size_of(operation.wire);
+  const Bytes part = bytes_of(operation.wire, operation.shard_elements);
   return {operation.data, part * static_cast<std::uint64_t>(communicator.size())};
 }
 Memory written_by(const MembersCommunicator& communicator, const AllGather& operation) {
@@ -60,7 +60,7 @@ Memory written_by(const MembersCommunicator&, const ReduceScatter& operation) {
 
 // Peers read `data` while the result is written; only this rank's own part is read by nobody else.
 void check_result(const MembersCommunicator& communicator, const ReduceScatter& operation) {
-  const Bytes part = operation.shard_elements * size_of(operation.wire);
+  const Bytes part = bytes_of(operation.wire, operation.shard_elements);
   const void* own_part = operation.data + static_cast<std::uint64_t>(communicator.rank()) * part.count();
   if (operation.wire == DType::fp32 && operation.result == own_part) return;
   if (!overlap(written_by(communicator, operation), data_of(communicator, operation))) return;
@@ -74,7 +74,11 @@ void check_segment(const MembersCommunicator& communicator, const AllGather& ope
 void check_segment(const MembersCommunicator& communicator, const ReduceScatter& operation) {
   check_divisor(communicator, operation);
   if (operation.shard_elements == 0) return;
-  check_data(communicator, operation, operation.shard_elements * size_of(operation.wire));
+  if (operation.shard_elements % block_of(operation.wire) != 0) {
+    reject(communicator, signature_of(operation, 0),
+           fmt::format("{} elements are not whole blocks of {}", operation.shard_elements, to_string(operation.wire)));
+  }
+  check_data(communicator, operation, bytes_of(operation.wire, operation.shard_elements));
   if (operation.result == nullptr) reject(communicator, signature_of(operation, 0), "result is null");
   check_result(communicator, operation);
 }

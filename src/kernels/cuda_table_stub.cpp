@@ -16,8 +16,10 @@ void divide(void*, float*, float, std::size_t) { refuse(); }
 void fill_negative_zero(void*, void*, Format, std::size_t) { refuse(); }
 void sum_of_squares(void*, const NormArguments&, double*, double*) { refuse(); }
 void exact_squares(void*, const NormArguments&, ExactSquares*, ExactSquares*) { refuse(); }
-void ranked_sum(void*, const RankedSumArguments&) { refuse(); }
-void strided_ranked_sum(void*, const RankedSumArguments&, const void*, std::size_t) { refuse(); }
+void encode(void*, const CastArguments&) { refuse(); }
+void decode(void*, const CastArguments&) { refuse(); }
+void ranked_sum(void*, const RankedSumArguments&, bool) { refuse(); }
+void strided_ranked_sum(void*, const RankedSumArguments&, const StridedContributions&, bool) { refuse(); }
 void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
 void adamw8bit(void*, const AdamW8bitSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
 void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScalars*) { refuse(); }

@@ -18,7 +18,8 @@ const KernelTable* find_avx2_table();    // null: not in this build, or not on t
 const KernelTable* find_avx512_table();  // null: likewise
 
 constexpr Format format_of(DType type) {
-  if (type == DType::u8) throw UsageError("kernels compute with fp32, bf16 and fp16, and were given u8");
+  if (type == DType::u8 || type == DType::int8)
+    throw UsageError("kernels compute with fp32, bf16 and fp16, and were given u8 or int8");
   return type == DType::fp32 ? Format::fp32 : type == DType::bf16 ? Format::bf16 : Format::fp16;
 }
 

@@ -1,15 +1,21 @@
 // Elementwise kernels, enqueued on the streams of any device.
 #include "tessera/kernels/elementwise.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "device/cuda/cuda_queue.hpp"
+#include "kernels/coded_block.hpp"
 #include "kernels/cuda/cuda_table.hpp"
 #include "kernels/dispatch.hpp"
 
 namespace tessera::kernels {
+
+static_assert(coded_elements == block_of(DType::int8) && Bytes(coded_bytes) == size_of(DType::int8));
+
 namespace {
 
 void fill_bytes(Stream& stream, void* data, int value, Bytes size) {
@@ -30,14 +36,31 @@ void copy_bytes(Stream& stream, void* to, const void* from, Bytes size) {
   }
 }
 
+// How one type becomes another one.
+struct CastWay {
+  void (*KernelTable::*on_cpu)(const CastArguments&);
+  void (*on_cuda)(void* native, const CastArguments&);
+};
+const CastWay& way_of(DType to, DType from) {
+  static constexpr CastWay between{&KernelTable::cast, cuda::cast}, encode{&KernelTable::encode, cuda::encode},
+      decode{&KernelTable::decode, cuda::decode};
+  return to == DType::int8 ? encode : from == DType::int8 ? decode : between;
+}
+
 }  // namespace
 
 void cast(Stream& stream, Target to, Source from, std::size_t count) {
   if (count == 0 || (to.type == from.type && to.data == from.data)) return;
-  if (to.type == from.type) return copy_bytes(stream, to.data, from.data, count * size_of(to.type));
-  const CastArguments arguments{to.data, format_of(to.type), from.data, format_of(from.type), count};
-  if (on_cuda(stream)) return issue(stream, [arguments](void* native) { cuda::cast(native, arguments); });
-  stream.submit([arguments, run = active_table().cast] { run(arguments); });
+  for (const DType type : {to.type, from.type}) {
+    if (count % block_of(type) == 0) continue;
+    throw UsageError(fmt::format("a cast of {} elements is not of whole blocks of {}", count, to_string(type)));
+  }
+  if (to.type == from.type) return copy_bytes(stream, to.data, from.data, bytes_of(to.type, count));
+  const CastWay& way = way_of(to.type, from.type);
+  const auto format = [](DType type) { return type == DType::int8 ? Format::fp32 : format_of(type); };
+  const CastArguments arguments{to.data, format(to.type), from.data, format(from.type), count};
+  if (on_cuda(stream)) return issue(stream, [arguments, &way](void* native) { way.on_cuda(native, arguments); });
+  stream.submit([arguments, run = active_table().*way.on_cpu] { run(arguments); });
 }
 
 void accumulate(Stream& stream, float* to, Source from, std::size_t count) {

@@ -103,7 +103,11 @@ struct KernelTable {
   void (*divide)(float* data, float divisor, std::size_t count);
   double (*sum_of_squares)(const NormArguments&);
   ExactSquares (*exact_squares)(const NormArguments&);
+  // To and from blocks of codes (DType::int8), whose format is not read; count: of whole blocks.
+  void (*encode)(const CastArguments&);
+  void (*decode)(const CastArguments&);
   void (*ranked_sum)(const RankedSumArguments&);
+  void (*ranked_sum_of_codes)(const RankedSumArguments&);  // likewise
   void (*adamw)(const AdamWArguments&);
   void (*adamw8bit)(const AdamW8bitArguments&, const AdamWRule&, const DynamicMap& first, const DynamicMap& second);
   void (*sgd)(const SgdArguments&);

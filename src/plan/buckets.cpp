@@ -13,7 +13,8 @@ Bytes gradient_bytes(const Plan& plan, std::size_t unit) {
   for (std::size_t p = 0; p < layout.parameters(); ++p) {
     if (layout.part(p) == Part::trained) elements += layout.elements(p);
   }
-  return size_of(wire_type(plan, unit)) * elements;
+  const DType wire = wire_type(plan, unit);
+  return size_of(wire) * ((elements + block_of(wire) - 1) / block_of(wire));
 }
 
 // One operation has one type, one group, and one way by which gradients come to it.

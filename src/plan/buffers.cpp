@@ -103,20 +103,22 @@ Category kept_in(MemorySpace space, Category on_device) {
 // type are what is kept, although the update writes a part of them only.
 void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   UnitBuffers& buffers = plan.unit_buffers[unit];
-  const DType type = plan.precision(unit).parameter;
+  const Precision& types = plan.precision(unit);
+  const bool read_masters = types.parameter == DType::fp32 && !types.encodes();
   const AxisSet placement = plan.sharding(unit).parameters;
   const auto add = [&](std::string_view what, AxisSet over, DType of, MemorySpace space = MemorySpace::device) {
     return list.add(fmt::format("{}.{}", plan.units[unit].name, what), kept_in(space, Category::parameters), unit,
                     {.type = of, .over = over, .space = space}, all_parts);
   };
-  const AxisSet of_masters = type == DType::fp32 ? placement : plan.sharding(unit).optimizer;
+  const AxisSet of_masters = read_masters ? placement : plan.sharding(unit).optimizer;
   const MemorySpace space = *plan.units[unit].masters_in;
   buffers[Role::master] = add("master", of_masters, DType::fp32, space);
   // Windows read whole parameters where they stand; what they gather is cast on the way, from masters of the device.
-  const bool masters_will_do =
-      space == MemorySpace::device && of_masters == placement && (type == DType::fp32 || !plan.parameters_stay_whole());
-  buffers[plan.parameters_stay_whole() ? Role::parameters : Role::kept] =
-      masters_will_do ? buffers[Role::master] : add("parameters", placement, type);
+  const bool whole = plan.parameters_stay_whole();
+  const bool masters_will_do = space == MemorySpace::device && of_masters == placement && (read_masters || !whole);
+  buffers[whole ? Role::parameters : Role::kept] =
+      masters_will_do ? buffers[Role::master]
+                      : add("parameters", placement, whole ? types.parameter : types.gathered());
 }
 
 // Reduced gradients, sums on the rank, and the optimizer's states: of what is trained.
@@ -170,11 +172,22 @@ void add_resharded(Plan& plan, BufferList& list, const std::vector<std::size_t>&
     if (!again[unit] || held.empty() || held == plan.sharding(unit).parameters) continue;
     plan.unit_buffers[unit][Role::resharded] =
         list.add(plan.units[unit].name + ".resharded", Category::parameter_slots, unit,
-                 {.type = plan.precision(unit).parameter, .over = held}, all_parts);
+                 {.type = plan.precision(unit).gathered(), .over = held}, all_parts);
   }
 }
 
+// One for all: parameters are in it from their rounding until windows' type is made of them, one unit after the other.
+void add_encoded_slot(Plan& plan, BufferList& list) {
+  std::vector<std::size_t> slots(plan.units.size(), no_slot);
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (plan.precision(unit).encodes()) slots[unit] = 0;
+  }
+  list.add_slots({Role::encoded, "encoded", Category::parameter_slots, all_parts}, slots,
+                 [&](std::size_t unit) { return Content{.type = plan.precision(unit).gathered()}; });
+}
+
 void add_parameter_slots(Plan& plan, BufferList& list) {
+  add_encoded_slot(plan, list);
   if (plan.parameters_stay_whole()) return;
   const auto slots = parameter_slots(plan.programs, gathering(plan));
   list.add_slots({Role::parameters, "p", Category::parameter_slots, all_parts}, slots,

@@ -104,9 +104,9 @@ void check_collective(const CollectiveSpec& collective, const MeshShape& mesh) {
     throw UsageError(fmt::format("{} \"{}\" is of {} elements: choose 1 to {}", to_string(collective.kind),
                                  collective.name, collective.elements, most_collected / parts));
   }
-  if (collective.type == DType::u8) {
-    throw UsageError(fmt::format("{} \"{}\" is of u8, which states of optimizers are of: say another type",
-                                 to_string(collective.kind), collective.name));
+  if (collective.type == DType::u8 || collective.type == DType::int8) {
+    throw UsageError(fmt::format("{} \"{}\" is of {}, and windows compute with fp32, bf16 and fp16: say one of these",
+                                 to_string(collective.kind), collective.name, to_string(*collective.type)));
   }
   if (!sums(collective.kind) || collective.type) return;
   throw UsageError(fmt::format("{} \"{}\" is of fp64, and sums are formed in fp32: say another type, or gather it",
@@ -114,10 +114,19 @@ void check_collective(const CollectiveSpec& collective, const MeshShape& mesh) {
 }
 
 void check_precisions(const CompileInput& input) {
-  const auto check = [](const Precision& types, const std::string& of) {
-    if (types.parameter != DType::u8 && types.gradient != DType::u8 && types.wire != DType::u8) return;
-    throw UsageError(
-        fmt::format("the precision of {} has u8, which states of optimizers are of: choose fp32, bf16 or fp16", of));
+  const auto computes = [](DType type) { return type != DType::u8 && type != DType::int8; };
+  const auto check = [&](const Precision& types, const std::string& of) {
+    for (const DType type : {types.parameter, types.gradient}) {
+      if (computes(type)) continue;
+      throw UsageError(fmt::format("{} is to compute with {}: choose fp32, bf16 or fp16", of, to_string(type)));
+    }
+    if (types.wire == DType::u8 || types.gather == DType::u8)
+      throw UsageError(
+          fmt::format("values of {} are to travel in u8, which states of optimizers are of: choose int8", of));
+    if (!types.encodes() || bytes_of(types.gathered(), 256) < bytes_of(types.parameter, 256)) return;
+    throw UsageError(fmt::format(
+        "parameters of {} are to travel in {}, and are {}, which is no larger: leave the type out, or choose int8", of,
+        to_string(types.gathered()), to_string(types.parameter)));
   };
   check(input.options.precision, "the model");
   for (const UnitSpec& unit : input.units) {
@@ -449,6 +458,14 @@ void resolve_spaces(Plan& plan) {
                   to_string(offload.masters)));
 }
 
+// A block of elements that share a value is one rank's.
+std::size_t alignment_of(const Plan& plan, std::size_t unit) {
+  const Precision& types = plan.precision(unit);
+  const std::size_t travelling = std::max(block_of(types.gathered()), block_of(types.wire));
+  const std::size_t states = plan.trains(unit) ? alignment_for(plan.unit_states(unit)) : alignment_elements;
+  return std::max(states, travelling);
+}
+
 }  // namespace
 
 std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units) {
@@ -482,8 +499,7 @@ Plan compile(const CompileInput& input) {
   resolve_spaces(plan);
   for (UnitSpec& unit : plan.units) {
     const std::size_t index = plan.layouts.size();
-    const std::size_t alignment = plan.trains(index) ? alignment_for(plan.unit_states(index)) : alignment_elements;
-    plan.layouts.emplace_back(unit, plan.mesh, alignment);
+    plan.layouts.emplace_back(unit, plan.mesh, alignment_of(plan, index));
     for (CollectiveSpec& each : unit.collectives) {
       each.axes = is_message(each.kind) ? AxisSet(Axis::pipeline) : each.axes.value_or(AxisSet::all() - unit.apart);
     }

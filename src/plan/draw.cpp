@@ -110,6 +110,8 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
                  options.prefetch, to_string(options.reshard_after_forward), options.overlap_reduction,
                  options.bucket_cap->count(), options.gradient_hooks, options.fp32_sums, options.activations.count(),
                  to_string(options.checkpointing), to_string(options.collective_staging));
+  if (options.precision.encodes())
+    fmt::format_to(std::back_inserter(out), "gather {}\n", to_string(options.precision.gathered()));
   if (options.granules > 0) fmt::format_to(std::back_inserter(out), "granules {}\n", options.granules);
   if (options.role)
     fmt::format_to(std::back_inserter(out), "role {} of the mesh {}\n", *options.role, options.mesh->text());
@@ -121,6 +123,8 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     if (unit.precision) {
       fmt::format_to(std::back_inserter(out), " {} {} {}", to_string(unit.precision->parameter),
                      to_string(unit.precision->gradient), to_string(unit.precision->wire));
+      if (unit.precision->encodes())
+        fmt::format_to(std::back_inserter(out), " gather {}", to_string(unit.precision->gathered()));
     }
     for (const StateSpec& state : unit.optimizer_states.value_or(std::vector<StateSpec>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", describe(state));

@@ -32,14 +32,6 @@ class Emitter {
   }
   std::vector<Operation> take() { return std::exchange(operations_, {}); }
 
-  void refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded = false);
-  void gather_kept(std::size_t unit, Part part);
-  Role kept() const;
-  bool masters_are_kept(std::size_t unit) const {
-    return buffers(unit)[kept()].buffer == buffers(unit)[Role::master].buffer;
-  }
-  void windows(const std::vector<WindowUse>& windows, bool first, bool last);
-  void gather(std::size_t unit, const Residency& stay);
   // Held is what a unit has of one role: some part of it, or one of several states.
   struct Held {
     std::size_t unit;
@@ -47,6 +39,17 @@ class Emitter {
     Part part = Part::trained;
     std::size_t state = 0;
   };
+  void refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded = false);
+  void round(const Held& masters, AxisSet known);
+  void gather_rounded(std::size_t unit, Part part, AxisSet known);
+  void decode(std::size_t unit, Part part, StreamId stream);
+  Role kept() const;
+  Role rounded_to(std::size_t unit) const;
+  bool masters_are_kept(std::size_t unit) const {
+    return buffers(unit)[kept()].buffer == buffers(unit)[Role::master].buffer;
+  }
+  void windows(const std::vector<WindowUse>& windows, bool first, bool last);
+  void gather(std::size_t unit, const Residency& stay);
   Access access(AccessMode mode, const Held& held, AxisSet over) const {
     Access access{{}, mode, held.unit, held.role, held.state};
     access.range = share_range(plan_, held.unit, plan_.content(access), held.part, over);
@@ -181,24 +184,41 @@ std::vector<Operation> Emitter::synchronize() {
 }
 
 // The parameters that a rank keeps follow the masters, of which each knows what is sharded over `known`: masters that
-// are kept travel themselves, else their values in the parameters' type do, unless the update has `rounded` them.
+// are kept travel themselves, else their values in another type do, unless the update has `rounded` them.
 void Emitter::refresh_parameters(std::size_t unit, Part part, AxisSet known, bool rounded) {
   const Held masters{unit, buffers(unit).masters(), part};
-  const Held parameters{unit, kept(), part};
-  const AxisSet of_masters = buffers(unit)[Role::master].over;
-  all_gather(masters, known, of_masters);
+  all_gather(masters, known, buffers(unit)[Role::master].over);
   if (masters_are_kept(unit)) return;
-  if (!rounded) copy(masters, parameters, of_masters, stream_of_casts(known));
-  gather_kept(unit, part);
+  if (!rounded) round(masters, known);
+  gather_rounded(unit, part, known);
+}
+
+void Emitter::round(const Held& masters, AxisSet known) {
+  copy(masters, {masters.unit, rounded_to(masters.unit), masters.part}, buffers(masters.unit)[Role::master].over,
+       stream_of_casts(known));
 }
 
 // Each rank knows what its masters were rounded to.
-void Emitter::gather_kept(std::size_t unit, Part part) {
-  all_gather({unit, kept(), part}, buffers(unit)[Role::master].over, buffers(unit)[kept()].over);
+void Emitter::gather_rounded(std::size_t unit, Part part, AxisSet known) {
+  const Role rounded = rounded_to(unit);
+  all_gather({unit, rounded, part}, buffers(unit)[Role::master].over, buffers(unit)[kept()].over);
+  if (rounded == Role::encoded) decode(unit, part, stream_of_casts(known));
+}
+
+// What has travelled, in the type that windows read.
+void Emitter::decode(std::size_t unit, Part part, StreamId stream) {
+  const Held encoded{unit, Role::encoded, part};
+  copy(encoded, {unit, Role::parameters, part}, {}, stream);
+  release(stream, access(AccessMode::discard, encoded, {}));
 }
 
 // Returns what a rank keeps of a unit's parameters between steps; the masters, where that is all.
 Role Emitter::kept() const { return plan_.parameters_stay_whole() ? Role::parameters : Role::kept; }
+
+// Returns what masters are rounded to on their way to it.
+Role Emitter::rounded_to(std::size_t unit) const {
+  return kept() == Role::parameters && buffers(unit)[Role::encoded].exists() ? Role::encoded : kept();
+}
 
 void Emitter::all_gather(const Held& held, AxisSet from, AxisSet to) {
   const AxisSet group = plan_.mesh.group(from - to);
@@ -275,13 +295,14 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
 // what is sharded over fewer axes, which stays for that.
 void Emitter::gather(std::size_t unit, const Residency& stay) {
   const Content& resharded = buffers(unit)[Role::resharded];
+  const bool is_encoded = buffers(unit)[Role::encoded].exists();
   const AxisSet between_steps = plan_.sharding(unit).parameters;
   const bool by_share = resharded.exists() && !(stay.first_gather && stay.last_gather);
   const AxisSet known = by_share ? resharded.over : between_steps;
   const std::vector<Part> all = parts(unit);
   for (const Part part : all) {
     const Held share{unit, by_share ? Role::resharded : Role::kept, part};
-    const Held slot{unit, Role::parameters, part};
+    const Held slot{unit, is_encoded ? Role::encoded : Role::parameters, part};
     if (by_share && stay.first_gather) {
       copy({unit, Role::kept, part}, share, between_steps, StreamId::gather);
       all_gather(share, between_steps, known);
@@ -291,6 +312,7 @@ void Emitter::gather(std::size_t unit, const Residency& stay) {
       release(StreamId::gather, whole(AccessMode::discard, unit, Role::resharded));
     }
     all_gather(slot, known, {});
+    if (is_encoded) decode(unit, part, StreamId::gather);
   }
 }
 
@@ -516,7 +538,9 @@ std::vector<Emitter::Held> Emitter::directions(std::size_t unit) const {
   return result;
 }
 
+// Whether an update writes beside its masters what they are rounded to.
 bool Emitter::rounds_masters(std::size_t unit) const {
+  if (plan_.precision(unit).encodes()) return false;
   return !masters_are_kept(unit) && buffers(unit)[Role::master].over == plan_.sharding(unit).optimizer;
 }
 
@@ -656,12 +680,12 @@ void Emitter::follow_masters(std::size_t unit) {
   fetch(masters, own);
   for (const Visit& visit : masters) {
     all_gather(visit.slot, own, mine);
-    copy(visit.slot, {unit, kept(), visit.slot.part}, mine, stream_of_casts(own));
+    round(visit.slot, own);
   }
   const bool others_came = !plan_.mesh.group(own - mine).empty();
   if (others_came) evict(masters, mine);
   release(masters, others_came ? StreamId::evict : stream_of_casts(own));
-  for (const Part part : parts(unit)) gather_kept(unit, part);
+  for (const Part part : parts(unit)) gather_rounded(unit, part, own);
 }
 
 // The same of the optimizer's states, which are there where no other rank has the same.

@@ -52,7 +52,7 @@ std::vector<SumAlong> sums_of(const Plan& plan, std::size_t unit) {
   const auto add = [&](AxisSet axis) {
     const DType type = result.empty() ? wire_type(plan, unit) : DType::fp32;
     done = done | axis;
-    const Bytes part = size_of(type) * plan.layouts[unit].elements(done, Part::trained);
+    const Bytes part = bytes_of(type, plan.layouts[unit].elements(done, Part::trained));
     result.push_back({round_up(part, staging_alignment), plan.mesh.size(axis)});
   };
   for (const AxisSet axis : plan.summed(unit)) add(axis);

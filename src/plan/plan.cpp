@@ -37,6 +37,7 @@ std::string_view to_string(Role role) {
     case Role::master: return "master";
     case Role::kept: return "kept";
     case Role::parameters: return "parameters";
+    case Role::encoded: return "encoded";
     case Role::resharded: return "resharded";
     case Role::gradient_slot: return "gradient slot";
     case Role::staging: return "staging";

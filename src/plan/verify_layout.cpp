@@ -35,7 +35,7 @@ void check_arena(const Plan& plan, const Report& report) {
 
 bool has_frozen(Role role) {
   return role == Role::master || role == Role::master_slot || role == Role::kept || role == Role::parameters ||
-         role == Role::resharded;
+         role == Role::encoded || role == Role::resharded;
 }
 
 bool is_slot(const Buffer& buffer) {
@@ -43,14 +43,25 @@ bool is_slot(const Buffer& buffer) {
          buffer.category == Category::staging;
 }
 
+const Precision& types_of(const Plan& plan, std::size_t unit) {
+  return plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
+}
+
+// Parameters are rounded to another type on their way to windows.
+bool has_encoded(const Plan& plan, std::size_t unit) {
+  const Precision& types = types_of(plan, unit);
+  return types.gather && *types.gather != types.parameter;
+}
+
 DType type_of(const Plan& plan, std::size_t unit, Role role) {
-  const Precision& types = plan.units[unit].precision ? *plan.units[unit].precision : plan.options.precision;
+  const Precision& types = types_of(plan, unit);
   const UnitBuffers& buffers = plan.unit_buffers[unit];
   const auto shares = [&](Role other) { return buffers[role].buffer == buffers[other].buffer; };
   switch (role) {
-    case Role::kept:
+    case Role::kept: return shares(Role::master) ? DType::fp32 : types.gather.value_or(types.parameter);
     case Role::parameters: return shares(Role::master) ? DType::fp32 : types.parameter;
-    case Role::resharded: return types.parameter;
+    case Role::encoded:
+    case Role::resharded: return types.gather.value_or(types.parameter);
     case Role::gradient_slot: return types.gradient;
     case Role::staging: return types.wire;
     case Role::gradient: return shares(Role::gradient_slot) ? types.gradient : DType::fp32;
@@ -106,7 +117,7 @@ Strides strides_of(const Plan& plan, AxisSet axes, Bytes each) { return strides_
 bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& content) {
   const Sharding sharding = sharding_of(plan.options);
   const AxisSet own = owned(plan, unit);
-  const bool fp32 = type_of(plan, unit, Role::resharded) == DType::fp32;
+  const bool fp32 = types_of(plan, unit).parameter == DType::fp32 && !has_encoded(plan, unit);
   const Resharding& resharding = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
   switch (role) {
     case Role::master:
@@ -141,8 +152,9 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   const UnitLayout& layout = plan.layouts[unit];
   std::size_t elements = layout.shard_elements(Part::trained);
   if (has_frozen(role)) elements += layout.shard_elements(Part::frozen);
-  const bool is_whole_blocks = layout.shard_elements(Part::trained) % expected.block == 0;
-  Bytes size = size_of(content.type) * (elements / expected.block) * shards_of(plan, unit, content.over);
+  const std::size_t block = std::max(expected.block, block_of(expected.type));
+  const bool is_whole_blocks = elements % block == 0 && layout.shard_elements(Part::trained) % block == 0;
+  Bytes size = size_of(content.type) * (elements / block) * shards_of(plan, unit, content.over);
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
   if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
   const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
@@ -161,6 +173,17 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
                      plan.units[unit].name, buffer.name));
 }
 
+// No block of elements that share something is two parameters'.
+void check_begins(const Plan& plan, std::size_t unit, std::size_t block, std::string_view what, const Report& report) {
+  const UnitLayout& layout = plan.layouts[unit];
+  for (std::size_t parameter = 0; parameter < layout.parameters(); ++parameter) {
+    if (layout.offset(parameter) % block == 0) continue;
+    report(ViolationKind::layout, {unit, static_cast<std::size_t>(Role::state)}, {no_unit, 1},
+           fmt::format("{} of {} does not begin with a block of its {}", plan.units[unit].parameters[parameter].name,
+                       plan.units[unit].name, what));
+  }
+}
+
 // One content for each state of the unit's optimizer, of the type that it says; a block of elements is one rank's.
 void check_states(const Plan& plan, std::size_t unit, const Report& report) {
   if (!plan.trains(unit)) return;
@@ -175,13 +198,7 @@ void check_states(const Plan& plan, std::size_t unit, const Report& report) {
     const Values expected{specs[state].type, specs[state].block};
     check_content(plan, unit, Role::state, buffers.states[state], expected, report);
     if (has_slots) check_content(plan, unit, Role::state_slot, buffers.state_slots[state], expected, report);
-    const UnitLayout& layout = plan.layouts[unit];
-    for (std::size_t parameter = 0; parameter < layout.parameters(); ++parameter) {
-      if (layout.part(parameter) == Part::frozen || layout.offset(parameter) % specs[state].block == 0) continue;
-      report(ViolationKind::layout, {unit, static_cast<std::size_t>(Role::state)}, {no_unit, 1},
-             fmt::format("{} of {} does not begin with a block of its state {}",
-                         plan.units[unit].parameters[parameter].name, plan.units[unit].name, specs[state].name));
-    }
+    check_begins(plan, unit, specs[state].block, fmt::format("state {}", specs[state].name), report);
   }
 }
 
@@ -193,6 +210,9 @@ void check_contents(const Plan& plan, const Report& report) {
       check_content(plan, unit, static_cast<Role>(role), buffers[static_cast<Role>(role)], expected, report);
     }
     check_states(plan, unit, report);
+    const std::size_t travelling =
+        std::max(block_of(type_of(plan, unit, Role::encoded)), block_of(types_of(plan, unit).wire));
+    check_begins(plan, unit, travelling, "type on the wire", report);
     for (const Content& each : buffers.directions) {
       check_content(plan, unit, Role::direction, each, {type_of(plan, unit, Role::direction)}, report);
     }
@@ -215,10 +235,10 @@ bool is_operand(OperationKind kind, const Access& access) {
   static const Operands all[] = {
       {K::initialize, write, {master, state, anchor, outer_momentum, untrained}},
       {K::initialize_scalars, write, {scalars}},
-      {K::cast, read, {master, master_slot, kept, resharded}},
-      {K::cast, write, {kept, parameters, resharded}},
-      {K::all_gather, read, {master, master_slot, kept, parameters, resharded, state, state_slot}},
-      {K::all_gather, write, {master, master_slot, kept, parameters, resharded, state, state_slot}},
+      {K::cast, read, {master, master_slot, kept, encoded, resharded}},
+      {K::cast, write, {kept, parameters, encoded, resharded}},
+      {K::all_gather, read, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
+      {K::all_gather, write, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
       {K::window, read, {parameters, scalars, collected}},
       {K::window, update, {untrained, gradient_slot}},
       {K::window, write, {collected}},
@@ -258,7 +278,7 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::outer_update, update, {anchor, outer_momentum}},
       {K::outer_update, write, {master, master_slot}},
       {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, master_slot}},
-      {K::release, discard, {direction, whole}},
+      {K::release, discard, {encoded, direction, whole}},
       {K::broadcast, update, {untrained}},
       {K::transfer, read, {master, master_slot, state, state_slot}},
       {K::transfer, write, {master, master_slot, state, state_slot}},
@@ -287,6 +307,7 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
       if (const Content& resharded = plan.unit_buffers[unit][Role::resharded]; resharded.exists()) {
         result.push_back({resharded.over});
       }
+      if (has_encoded(plan, unit)) result.push_back({});
       return result;
     case OperationKind::transfer: return {updated, {own}};
     case OperationKind::redistribute:
@@ -317,8 +338,9 @@ bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
   const Content& content = plan.content(access);
   const Range& range = access.range;
   const Bytes element = size_of(content.type);
-  const Bytes shard = element * (layout.shard_elements(part) / content.block);
-  const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) : 0;
+  const std::size_t block = content.block * block_of(content.type);
+  const Bytes shard = element * (layout.shard_elements(part) / block);
+  const std::size_t before = part == Part::frozen ? layout.shard_elements(Part::trained) / block : 0;
   if (part == Part::frozen && !has_frozen(access.role)) return false;
   return over.contains(content.over) && range.offset == element * before * shards_of(plan, unit, content.over) &&
          range.size == shard * shards_of(plan, unit, over) &&
@@ -443,7 +465,8 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   return std::any_of(shares.begin(), shares.end(), [&](const Share& share) {
     if (share.both_parts) {
       const std::size_t shards = shards_of(plan, access.tenant, content.over);
-      return range == fixed_range(range.buffer, Bytes(0), size_of(content.type) * layout.shard_elements() * shards);
+      const std::size_t blocks = layout.shard_elements() / block_of(content.type);
+      return range == fixed_range(range.buffer, Bytes(0), size_of(content.type) * blocks * shards);
     }
     return is_part(plan, access, share.over, Part::trained) || is_part(plan, access, share.over, Part::frozen);
   });
@@ -584,6 +607,17 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   return true;
 }
 
+// Where parameters are rounded on their way to windows, these see what has travelled: a cast makes theirs of it, and
+// nothing else does.
+bool is_rounded_on_its_way(const Plan& plan, const Operation& operation) {
+  const bool decodes = operation.kind == OperationKind::cast && operation.source().role == Role::encoded;
+  if (decodes) return operation.target().role == Role::parameters;
+  return std::none_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+    const bool writes = access.mode == AccessMode::write || access.mode == AccessMode::update;
+    return writes && access.role == Role::parameters && has_encoded(plan, access.tenant);
+  });
+}
+
 // A cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
   const auto& accesses = operation.accesses;
@@ -662,6 +696,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_in_its_space(plan, here)) object("not between memories as its stream says");
   if (!is_in_place(operation)) object("not in place");
   if (!is_of_one_share(plan, operation)) object("not of the same elements");
+  if (!is_rounded_on_its_way(plan, operation)) object("not by way of what travels");
   if (!is_of_group(plan, operation)) object("not what the ranks of its group hold");
 }
 

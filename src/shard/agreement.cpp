@@ -20,8 +20,9 @@ namespace {
 // ---- lines ----
 
 std::string types(const Precision& precision) {
-  return fmt::format("parameters {}, gradients {}, wire {}", to_string(precision.parameter),
-                     to_string(precision.gradient), to_string(precision.wire));
+  const std::string gathers = precision.encodes() ? fmt::format(", gathers {}", to_string(precision.gathered())) : "";
+  return fmt::format("parameters {}, gradients {}, wire {}{}", to_string(precision.parameter),
+                     to_string(precision.gradient), to_string(precision.wire), gathers);
 }
 
 std::string text(const std::optional<float>& setting) { return setting ? fmt::format("{}", *setting) : "inherited"; }

@@ -26,7 +26,8 @@ DLDataType dlpack_type(DType type) {
     case DType::fp32: return {.code = kDLFloat, .bits = 32, .lanes = 1};
     case DType::bf16: return {.code = kDLBfloat, .bits = 16, .lanes = 1};
     case DType::fp16: return {.code = kDLFloat, .bits = 16, .lanes = 1};
-    case DType::u8: break;
+    case DType::u8:
+    case DType::int8: break;
   }
   throw InternalError("an element type that DLPack was not told of");
 }

@@ -246,7 +246,7 @@ kernels::Target Operations::target(const Access& access) { return {address(acces
 float* Operations::floats(const Access& access) { return reinterpret_cast<float*>(address(access.range)); }
 
 std::size_t Operations::elements(const Access& access) const {
-  return access.range.size.count() / size_of(plan_.content(access).type).count();
+  return elements_in(plan_.content(access).type, access.range.size);
 }
 
 void Operations::cast(const Operation& operation, Stream& on) {

@@ -137,7 +137,9 @@ std::string types_table(const plan::Plan& plan) {
     const Precision& types = plan.precision(unit);
     const bool trains = plan.trains(unit);
     text += fmt::format("{:<{}}  {:>10}  {:>8}  {:>5}  {:>4}  {:>6}  {:>12}  {:>12}\n", plan.units[unit].name, width,
-                        to_string(types.parameter), trains ? to_string(types.gradient) : "-", wires[unit],
+                        types.encodes() ? fmt::format("{}>{}", to_string(types.gathered()), to_string(types.parameter))
+                                        : std::string(to_string(types.parameter)),
+                        trains ? to_string(types.gradient) : "-", wires[unit],
                         trains ? to_string(plan::sum_type(plan, unit)) : "-", "fp32",
                         elements_of(plan, unit, plan::Part::trained), elements_of(plan, unit, plan::Part::frozen));
   }

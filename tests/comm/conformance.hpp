@@ -19,6 +19,7 @@
   X(all_gather_collects_every_part, 1, 60'000)                       \
   X(reduce_scatter_sums_in_rank_order_bitwise, 1, 60'000)            \
   X(reduce_scatter_of_large_data_is_bitwise_too, 1, 60'000)          \
+  X(reduce_scatter_of_codes_sums_their_values_bitwise, 1, 60'000)    \
   X(minus_zeros_leave_results_as_they_are, 1, 60'000)                \
   X(reduce_scatter_result_may_be_own_part_of_data, 1, 60'000)        \
   X(grouped_all_gathers_equal_single_ones, 1, 60'000)                \

@@ -6,6 +6,7 @@
 #include "conformance.hpp"
 #include "property.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 namespace tessera::conformance {
 namespace {
@@ -145,6 +146,67 @@ void all_gather_collects_every_part(World& world) {
     communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "parameters"});
     stream.synchronize();
     require(holds_every_part(data, shard_bytes, world.size()), "all-gather of {} bytes", shard_bytes);
+  }
+}
+
+namespace {
+
+// A rank's values from element `first` on, as they are when they have travelled in blocks of codes; and these.
+std::vector<float> test_values_in_codes(int rank, std::size_t first, std::size_t count, std::byte* coded) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = test_value(rank, first + i);
+  Stream host(Device::cpu(), {.mode = StreamMode::immediate});
+  kernels::cast(host, {coded, DType::int8}, {values.data(), DType::fp32}, count);
+  kernels::cast(host, {values.data(), DType::fp32}, {coded, DType::int8}, count);
+  return values;
+}
+
+void check_reduce_scatter_of_codes(World& world, Communicator& communicator, Stream& stream, const SumCase& sum_case) {
+  const std::size_t shard = sum_case.shard_elements;
+  const auto me = static_cast<std::size_t>(world.rank());
+  const std::size_t whole = shard * static_cast<std::size_t>(world.size());
+  Shared<std::byte> data(bytes_of(DType::int8, whole).count()), part(bytes_of(DType::int8, shard).count());
+  test_values_in_codes(world.rank(), 0, whole, data.data());
+  std::vector<std::vector<float>> brought;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    brought.push_back(test_values_in_codes(rank, me * shard, shard, part.data()));
+  }
+  Shared<float> result(shard);
+  for (std::size_t i = 0; i < shard; ++i) result[i] = test_value(world.rank(), i, 1);
+  communicator.reduce_scatter(stream, {.data = data.data(),
+                                       .wire = DType::int8,
+                                       .result = result.data(),
+                                       .shard_elements = shard,
+                                       .accumulate = sum_case.accumulate,
+                                       .divisor = sum_case.divisor,
+                                       .label = "gradients"});
+  stream.synchronize();
+  for (std::size_t i = 0; i < shard; ++i) {
+    const float before = test_value(world.rank(), i, 1);
+    float expected = brought[0][i];
+    if (sum_case.accumulate == Accumulate::terms) expected = before + expected;
+    for (std::size_t rank = 1; rank < brought.size(); ++rank) expected += brought[rank][i];
+    if (sum_case.accumulate == Accumulate::sum) expected = before + expected;
+    expected /= sum_case.divisor;
+    require(same_bits(result[i], expected),
+            "reduce-scatter of {} elements in codes, accumulate {}, divisor {}: element {} is {}, expected {}", shard,
+            static_cast<int>(sum_case.accumulate), sum_case.divisor, i, result[i], expected);
+  }
+}
+
+}  // namespace
+
+// The last takes several rounds of every backend that has rounds.
+void reduce_scatter_of_codes_sums_their_values_bitwise(World& world) {
+  const auto communicator = world.make_communicator("reduce");
+  Stream stream = queued_stream("reduce");
+  const std::size_t many = 9000 / static_cast<std::size_t>(world.size());
+  for (const std::size_t blocks : {std::size_t{0}, std::size_t{1}, std::size_t{3}, many}) {
+    for (const Accumulate accumulate : every_accumulate) {
+      check_reduce_scatter_of_codes(
+          world, *communicator, stream,
+          {.shard_elements = blocks * block_of(DType::int8), .accumulate = accumulate, .divisor = 3.0f});
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 // Kernels of CUDA devices against those of the CPU: the same bits.
 #include <array>
+#include <cstring>
+#include <limits>
 #include <span>
 
 #include "device_data.hpp"
@@ -632,12 +634,93 @@ TEST_CASE("cuda: sums over ranks have the CPU's bits, by pointers and at equal d
         sum.result = by_pointers.data();
         kernels::ranked_sum_cuda(native_stream(stream), sum);
         sum.result = by_distance.data();
-        kernels::ranked_sum_cuda(native_stream(stream), sum, {contributions.data(), count, ranks});
+        kernels::ranked_sum_cuda(native_stream(stream), sum,
+                                 {contributions.data(), count * size_of(DType::bf16), ranks});
         stream.synchronize();
         CHECK(test::differences(by_pointers.values(), expected) == 0);
         CHECK(test::differences(by_distance.values(), expected) == 0);
         CHECK((by_pointers.guards_intact() && by_distance.guards_intact()));
       });
+    }
+  }
+}
+
+namespace {
+
+// Blocks of every kind: zeros, too small for a scale, not finite, ordinary.
+std::vector<float> blocks_of_numbers(std::size_t blocks, std::uint32_t seed) {
+  constexpr std::size_t block = block_of(DType::int8);
+  std::vector<float> values = numbers(blocks * block, seed);
+  for (std::size_t i = 0; i < block && blocks > 3; ++i) {
+    values[i] = 0.0f;
+    values[block + i] *= 0x1p-120f;
+  }
+  if (blocks > 3) values[2 * block + 7] = std::numeric_limits<float>::infinity();
+  return values;
+}
+
+std::vector<std::uint8_t> codes_on_host(const void* values, DType type, std::size_t count) {
+  std::vector<std::uint8_t> coded(bytes_of(DType::int8, count).count());
+  Stream host = host_stream();
+  kernels::cast(host, {coded.data(), DType::int8}, {values, type}, count);
+  return coded;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("cuda: codes of 8 bits are the CPU's, and are read as there", T, float, bf16, fp16) {
+  Stream host = host_stream();
+  Stream stream = cuda_stream();
+  for (const std::size_t blocks : {0u, 1u, 3u, 8u, 70u}) {
+    const std::size_t count = blocks * block_of(DType::int8);
+    const std::vector<T> values = rounded<T>(blocks_of_numbers(blocks, 3));
+    const std::vector<std::uint8_t> expected = codes_on_host(values.data(), dtype_of<T>, count);
+    std::vector<T> back(count);
+    kernels::cast(host, {back.data(), dtype_of<T>}, {expected.data(), DType::int8}, count);
+    for (const std::size_t shift : {0u, 1u}) {
+      DeviceBuffer<T> from(values, shift), to(count, shift);
+      DeviceBuffer<float> coded(expected.size() / sizeof(float));
+      kernels::cast(stream, {coded.data(), DType::int8}, {from.data(), dtype_of<T>}, count);
+      kernels::cast(stream, {to.data(), dtype_of<T>}, {coded.data(), DType::int8}, count);
+      stream.synchronize();
+      const std::vector<float> words = coded.values();
+      CHECK((expected.empty() || std::memcmp(words.data(), expected.data(), expected.size()) == 0));
+      CHECK(test::differences(to.values(), back) == 0);
+      CHECK((to.guards_intact() && coded.guards_intact()));
+    }
+  }
+}
+
+TEST_CASE("cuda: sums of codes have the CPU's bits, by pointers and at equal distances") {
+  using kernels::Accumulate;
+  Stream stream = cuda_stream();
+  constexpr std::size_t blocks = 5, count = blocks * block_of(DType::int8);
+  std::vector<std::uint8_t> together;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const std::vector<std::uint8_t> one = codes_on_host(numbers(count, 80 + rank).data(), DType::fp32, count);
+    together.insert(together.end(), one.begin(), one.end());
+  }
+  std::vector<float> words(together.size() / sizeof(float));
+  std::memcpy(words.data(), together.data(), together.size());
+  const Bytes each = bytes_of(DType::int8, count);
+  for (const Accumulate accumulate : {Accumulate::no, Accumulate::sum, Accumulate::terms}) {
+    for (const std::size_t shift : {0u, 1u}) {
+      DeviceBuffer<float> contributions(words);
+      std::vector<float> expected = numbers(count, 5);
+      DeviceBuffer<float> by_pointers(expected, shift), by_distance(expected, shift);
+      std::vector<const void*> on_host, on_gpu;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        on_host.push_back(together.data() + rank * each.count());
+        on_gpu.push_back(reinterpret_cast<std::byte*>(contributions.data()) + rank * each.count());
+      }
+      kernels::ranked_sum_cpu({on_host, DType::int8, expected.data(), count, accumulate, 3.0f});
+      kernels::ranked_sum_cuda(native_stream(stream),
+                               {on_gpu, DType::int8, by_pointers.data(), count, accumulate, 3.0f});
+      kernels::ranked_sum_cuda(native_stream(stream), {{}, DType::int8, by_distance.data(), count, accumulate, 3.0f},
+                               {contributions.data(), each, 3});
+      stream.synchronize();
+      CHECK(bit_differences(by_pointers.values(), expected) == 0);
+      CHECK(bit_differences(by_distance.values(), expected) == 0);
     }
   }
 }
@@ -654,7 +737,7 @@ TEST_CASE_TEMPLATE("cuda: contributions of -0 leave a sum as it is, -0 itself to
       kernels::ranked_sum_cuda(
           native_stream(stream),
           {.contributions = {}, .type = dtype_of<T>, .result = result.data(), .count = count, .accumulate = accumulate},
-          {nothing.data(), count, 2});
+          {nothing.data(), count * size_of(dtype_of<T>), 2});
       stream.synchronize();
       CHECK(bit_differences(result.values(), before) == 0);
     });

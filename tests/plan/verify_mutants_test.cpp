@@ -96,6 +96,12 @@ std::vector<Subject> subjects() {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2});
     }
+    add(result, chain_model(2),
+        {.strategy = strategy,
+         .precision = {DType::bf16, DType::bf16, DType::int8, DType::int8},
+         .ranks = 4,
+         .replicas = 2,
+         .reshard_after_forward = Axis::shard});
     add(result, tied_model(), {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2});
     add(result, block_states_model(), {.strategy = strategy, .ranks = 4, .replicas = 2});
     add(result, varied_model(),

@@ -80,11 +80,13 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_with_fp16_and_a_dynamic_loss_scale"
   check_matrix<tessera::fp16>(tessera::fp16_mixed, [](Run& run) { run.overflows = {0, 3, 4, 11}; });
 }
 
-TEST_CASE("every_strategy_equals_ddp_bitwise_when_gradients_travel_in_another_type") {
+TEST_CASE("every_strategy_equals_ddp_bitwise_when_values_travel_in_other_types") {
   using tessera::DType;
   check_matrix<tessera::bf16>({DType::bf16, DType::bf16, DType::fp32}, [](Run& run) {
-    run.precisions = {
-        {DType::bf16, DType::bf16, DType::fp32}, tessera::bf16_mixed, {DType::bf16, DType::bf16, DType::fp16}};
+    run.precisions = {{DType::bf16, DType::bf16, DType::fp32},
+                      tessera::bf16_mixed,
+                      {DType::bf16, DType::bf16, DType::int8, DType::int8},
+                      {DType::bf16, DType::bf16, DType::fp16}};
   });
 }
 

@@ -118,8 +118,18 @@ TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_frozen_parameter
   Run run;
   run.frozen = {0, 1, 2};
   run.options.precision = {DType::bf16, DType::bf16, DType::fp32};
-  run.precisions = {{DType::bf16, DType::bf16, DType::fp32}, tessera::bf16_mixed};
+  run.precisions = {{DType::bf16, DType::bf16, DType::fp32},
+                    tessera::bf16_mixed,
+                    {DType::bf16, DType::bf16, DType::int8, DType::int8}};
   check_meshes<tessera::bf16>(run);
+}
+
+// Blocks of codes are the tensors', whoever has them, so that what windows read and what is summed is the same.
+TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_where_all_travels_in_codes") {
+  using tessera::DType;
+  Run run;
+  run.options.precision = {.wire = DType::int8, .gather = DType::int8};
+  check_meshes<float>(run);
 }
 
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_units_in_each_replica_in_fp16_with_overflows") {

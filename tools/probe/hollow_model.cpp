@@ -108,7 +108,8 @@ void HollowModel::write_gradients(Window& window, const Unit& unit) {
       case DType::fp32: write_zero<float>(window, *parameter); break;
       case DType::bf16: write_zero<bf16>(window, *parameter); break;
       case DType::fp16: write_zero<fp16>(window, *parameter); break;
-      case DType::u8: break;
+      case DType::u8:
+      case DType::int8: break;
     }
   }
 }

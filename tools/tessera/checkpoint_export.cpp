@@ -97,7 +97,8 @@ std::vector<std::byte> converted(std::span<const float> values, const TensorSpec
     case DType::bf16: return narrow<tessera::bf16>(values, spec.name);
     case DType::fp16: return narrow<tessera::fp16>(values, spec.name);
     case DType::fp32:
-    case DType::u8: break;
+    case DType::u8:
+    case DType::int8: break;
   }
   const std::span<const std::byte> bytes = std::as_bytes(values);
   return {bytes.begin(), bytes.end()};

@@ -10,6 +10,7 @@
 
 #include "json/json.hpp"
 #include "tessera/trainer/offload_options.hpp"
+#include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -319,6 +320,7 @@ std::string setting_text(const Subject& subject, const Setting& setting) {
     if (setting.options.reshard_after_forward == tessera::Axis::shard) text += ", resharded to each replica";
   }
   if (setting.activation_checkpointing) text += ", recomputed";
+  text += tessera::trainer::travel_text(setting.options.precision);
   text += tessera::trainer::offload_text(setting.options.offload);
   if (subject.counts_activations()) text += fmt::format(", batch {}", setting.batch);
   return text;

@@ -11,6 +11,7 @@
 #include "json/json.hpp"
 #include "models/persistent.hpp"
 #include "tessera/trainer/offload_options.hpp"
+#include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -62,6 +63,7 @@ std::string headline(const PlanReport& report) {
   if (options.granules > 0) text += fmt::format(" of {}", counted(options.granules, "granule", "granules"));
   if (micro_batches > 1 && options.granules == 0) text += fmt::format(" ({})", to_string(options.accumulation));
   if (report.setting.activation_checkpointing) text += ", activations recomputed";
+  text += tessera::trainer::travel_text(options.precision);
   text += tessera::trainer::offload_text(options.offload);
   std::vector<std::string> states;
   for (const plan::StateSpec& state : report.plan.optimizer_states) states.push_back(plan::describe(state));
@@ -223,6 +225,8 @@ Json json_of(const PlanReport& report) {
           {"outer_every", options.outer_every},
           {"strategy", to_string(options.strategy)},
           {"precision", to_string(options.precision.parameter)},
+          {"gather", to_string(options.precision.gathered())},
+          {"wire", to_string(options.precision.wire)},
           {"prefetch", options.prefetch},
           {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
           {"overlap_reduction", options.overlap_reduction},

@@ -21,6 +21,7 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 #include "tessera/trainer/offload_options.hpp"
+#include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -416,6 +417,8 @@ void check_parameters_alone(const CommandLine& line) {
                "--reshard-after-forward",
                "--overlap-reduction",
                "--bucket-cap",
+               "--gather",
+               "--wire",
                "--offload",
                "--offload-to",
                "--offload-units",
@@ -489,9 +492,11 @@ Freedom freedom_of(const CommandLine& line) {
 std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments) {
   PlanRequest request;
   ModelOptions model;
+  tessera::trainer::TravelOptions travel;
   CommandLine line(description, footer, "tessera plan");
   add_model_options(line, model, request);
   add_sharding_options(line, request.setting.options, request.disk);
+  tessera::trainer::add_travel_options(line, travel);
   add_step_options(line, model, request.setting);
   add_question_options(line, request);
   if (!line.parse(std::move(arguments))) return std::nullopt;
@@ -506,6 +511,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);
+  request.setting.options.precision = with_travel(request.setting.options.precision, travel);
   check_offload_options(line, request.setting.options.offload, request.setting.options.precision);
   check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);

@@ -19,7 +19,8 @@ at::ScalarType torch_type(DType type) {
     case DType::fp32: return at::kFloat;
     case DType::bf16: return at::kBFloat16;
     case DType::fp16: return at::kHalf;
-    case DType::u8: break;
+    case DType::u8:
+    case DType::int8: break;
   }
   throw InternalError("an element type that torch does not have");
 }
@@ -30,7 +31,8 @@ void* address(Window& window, const Parameter& parameter, DType type) {
     case DType::fp32: return const_cast<float*>(window.parameter<float>(parameter).data());
     case DType::bf16: return const_cast<bf16*>(window.parameter<bf16>(parameter).data());
     case DType::fp16: return const_cast<fp16*>(window.parameter<fp16>(parameter).data());
-    case DType::u8: break;
+    case DType::u8:
+    case DType::int8: break;
   }
   throw InternalError("an element type that windows do not have");
 }
@@ -40,7 +42,8 @@ void* gradient_address(Window& window, const Parameter& parameter, DType type) {
     case DType::fp32: return window.gradient<float>(parameter).data();
     case DType::bf16: return window.gradient<bf16>(parameter).data();
     case DType::fp16: return window.gradient<fp16>(parameter).data();
-    case DType::u8: break;
+    case DType::u8:
+    case DType::int8: break;
   }
   throw InternalError("an element type that windows do not have");
 }

@@ -103,6 +103,7 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
       "--bucket-cap", options.bucket_cap, {0, std::size_t{1} << 40},
       "Gradients of at most so many bytes are reduced in one operation; 0: each unit's alone [1 MiB; fsdp, hsdp, "
       "hfsdp: 0]");
+  add_travel_options(line, options.travel);
   add_offload_options(line, options.offload, options.disk);
 }
 
@@ -388,6 +389,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   require_mesh(options);
   check_outer_steps(line, options);
   check_granules(line, options);
+  options.precision = with_travel(options.precision, options.travel);
   check_offload_options(line, options.offload, options.precision);
   note_sharding(line, options);
 }

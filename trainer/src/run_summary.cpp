@@ -56,7 +56,7 @@ std::string sharding_text(const RunOptions& options) {
     if (options.reshard_after_forward == false) text += ", units stay whole from forward to backward";
     if (options.reshard_after_forward == tessera::Axis::shard) text += ", resharded to each replica until backward";
   }
-  return text + offload_text(options.offload);
+  return text + travel_text(options.precision) + offload_text(options.offload);
 }
 
 // Says what ranks are, and where they compute, also where nobody has chosen.

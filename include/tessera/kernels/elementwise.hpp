@@ -27,7 +27,8 @@ struct Target {
   DType type;
 };
 
-// to[i] = from[i], rounded to nearest even. Equal types copy bits. `to` may equal `from` when the types are equal.
+// to[i] = from[i], rounded to nearest even. Equal types copy bits. `to` may equal `from` when the types are equal. To
+// or from int8 `count` is of whole blocks; other counts are a UsageError.
 void cast(Stream& stream, Target to, Source from, std::size_t count);
 
 // to[i] = to[i] + float(from[i]); `to` is fp32.

@@ -15,7 +15,7 @@ namespace tessera::kernels {
 
 struct RankedSum {
   std::span<const void* const> contributions;  // one pointer per rank, in rank order, `count` elements of `type` each
-  DType type = DType::fp32;
+  DType type = DType::fp32;                    // int8: `count` is of whole blocks
   float* result = nullptr;  // fp32, `count` elements; may be one of the contributions when type is fp32
   std::size_t count = 0;
   Accumulate accumulate = Accumulate::no;
@@ -33,11 +33,11 @@ void ranked_sum_cpu(const RankedSum& sum);
 // returns and has at most 64 of them; more is a UsageError.
 void ranked_sum_cuda(void* native, const RankedSum& sum);
 
-// The same for any number of contributions that stand at equal distances: that of rank r begins r * stride elements
-// after `first`. sum.contributions is not read.
+// The same for any number of contributions that stand at equal distances: that of rank r begins r * stride after
+// `first`. sum.contributions is not read.
 struct StridedContributions {
   const void* first;
-  std::size_t stride;  // elements
+  Bytes stride;  // whole elements
   std::size_t ranks;
 };
 void ranked_sum_cuda(void* native, const RankedSum& sum, const StridedContributions& contributions);

@@ -58,9 +58,11 @@ struct Buffer {
 // A role says what values are for. Operations name their operands by it.
 enum class Role {
   master,          // fp32: what this rank updates; as much as it keeps of the parameters where these are fp32 too
-  kept,            // of parameters that windows gather: the masters, or a copy in the parameters' type (hfsdp)
+  kept,            // of parameters that windows gather: the masters, or a copy in the type in which they travel (hfsdp)
   parameters,      // what windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else)
-  resharded,       // in the parameters' type, between two gathers of a pass: sharded over fewer axes (Resharding)
+  encoded,         // what travels to windows, where that is of another type than they read (Precision::gather): a slot
+  resharded,       // in the type in which they travel, between two gathers of a pass: sharded over fewer axes
+                   // (Resharding)
   gradient_slot,   // what backward windows write
   staging,         // the same in the wire's type, where that is another
   accumulation,    // whole fp32 gradient, where gradients add up before the reduction
@@ -82,7 +84,7 @@ enum class Role {
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 21;
+inline constexpr std::size_t role_count = 22;
 std::string_view to_string(Role role);
 
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
@@ -96,7 +98,7 @@ struct Content {
   MemorySpace space = MemorySpace::device;
   std::size_t block = 1;  // elements of the unit that share a value (StateSpec)
   // The bytes of so many elements, which are whole blocks.
-  Bytes size(std::size_t elements) const { return size_of(type) * (elements / block); }
+  Bytes size(std::size_t elements) const { return bytes_of(type, elements / block); }
   bool exists() const { return buffer != no_buffer; }
   friend bool operator==(const Content&, const Content&) = default;
 };

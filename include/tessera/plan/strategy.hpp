@@ -94,11 +94,16 @@ struct Resharding {
 };
 std::string to_string(const Resharding& resharding);  // "true", "false", "shard"
 
-// Types of the four hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
+// Types of the five hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
 struct Precision {
   DType parameter = DType::fp32;  // what windows show as parameters
   DType gradient = DType::fp32;   // what windows take as gradients
-  DType wire = DType::fp32;       // what travels to the reduction; sums that add up on the rank travel in fp32
+  DType wire = DType::fp32;  // what travels to the reduction, int8 too; sums that add up on the rank travel in fp32
+  // Parameters travel to windows in this type, and are rounded to it on their way whatever the strategy, also where
+  // nothing travels: a smaller one than their own, int8 too. None: their own.
+  std::optional<DType> gather = std::nullopt;
+  DType gathered() const { return gather.value_or(parameter); }
+  bool encodes() const { return gathered() != parameter; }
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 inline constexpr Precision fp32_precision{};

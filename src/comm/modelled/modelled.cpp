@@ -131,7 +131,7 @@ void leave(const ModelledPlace& place, const AllGather& operation) {
 // The sum over this rank alone: zeros change none of its values.
 void leave(const ModelledPlace& place, const ReduceScatter& operation) {
   if (operation.shard_elements == 0) return;
-  const void* own = operation.data + place.rank * (operation.shard_elements * size_of(operation.wire)).count();
+  const void* own = operation.data + place.rank * bytes_of(operation.wire, operation.shard_elements).count();
   kernels::ranked_sum_cpu(comm::sum_of(operation, std::span(&own, 1), 0, operation.shard_elements));
 }
 

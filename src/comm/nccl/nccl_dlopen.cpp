@@ -56,7 +56,8 @@ ncclDataType_t type_of(DType type) {
     case DType::fp32: return ncclFloat32;
     case DType::bf16: return ncclBfloat16;
     case DType::fp16: return ncclFloat16;
-    case DType::u8: return ncclUint8;
+    case DType::u8:
+    case DType::int8: break;
   }
   throw InternalError(fmt::format("no element type has the number {}", static_cast<int>(type)));
 }

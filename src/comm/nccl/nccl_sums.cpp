@@ -16,7 +16,9 @@ constexpr std::size_t alignment = plan::staging_alignment.count();  // of what k
 
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-std::size_t element_bytes(const ReduceScatter& segment) { return size_of(segment.wire).count(); }
+std::size_t bytes_in(const ReduceScatter& segment, std::size_t elements) {
+  return bytes_of(segment.wire, elements).count();
+}
 
 }  // namespace
 
@@ -25,10 +27,10 @@ void NcclGroup::exchange(const Call& call, std::span<const Piece> pieces) {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == place()) continue;
     for (const Piece& piece : pieces) {
-      const std::size_t element = element_bytes(*piece.segment);
-      const Bytes bytes(piece.count * element);
+      const Bytes bytes(bytes_in(*piece.segment, piece.count));
       const auto to = static_cast<std::size_t>(peer);
-      const std::byte* const part = piece.segment->data + (to * piece.segment->shard_elements + piece.begin) * element;
+      const std::byte* const part =
+          piece.segment->data + bytes_in(*piece.segment, to * piece.segment->shard_elements + piece.begin);
       parts_.library.send(on(call), part, bytes, peer);
       parts_.library.receive(on(call), staging(piece.place + to * aligned(bytes.count())), bytes, peer);
     }
@@ -41,11 +43,9 @@ void NcclGroup::sum_in_staging(const Call& call, const kernels::RankedSum& sum, 
   constexpr std::size_t most_pointers = 64;
   const auto me = static_cast<std::size_t>(place());
   const auto ranks = static_cast<std::size_t>(size());
-  const Bytes element = size_of(sum.type);
   if (ranks > most_pointers) {
-    call.queue.copy(first + me * stride.count(), sum.contributions[me], sum.count * element);
-    return kernels::ranked_sum_cuda(call.queue.native(), sum,
-                                    {.first = first, .stride = stride.count() / element.count(), .ranks = ranks});
+    call.queue.copy(first + me * stride.count(), sum.contributions[me], bytes_of(sum.type, sum.count));
+    return kernels::ranked_sum_cuda(call.queue.native(), sum, {.first = first, .stride = stride, .ranks = ranks});
   }
   for (std::size_t other = 0; other < ranks; ++other) {
     if (other != me) contributions_[other] = first + other * stride.count();
@@ -56,11 +56,10 @@ void NcclGroup::sum_in_staging(const Call& call, const kernels::RankedSum& sum, 
 void NcclGroup::sum_pieces(const Call& call, std::span<const Piece> pieces) {
   for (const Piece& piece : pieces) {
     const ReduceScatter& segment = *piece.segment;
-    const std::size_t element = element_bytes(segment);
     const auto me = static_cast<std::size_t>(place());
-    contributions_[me] = segment.data + (me * segment.shard_elements + piece.begin) * element;
+    contributions_[me] = segment.data + bytes_in(segment, me * segment.shard_elements + piece.begin);
     sum_in_staging(call, sum_of(segment, contributions_, piece.begin, piece.count), staging(piece.place),
-                   Bytes(aligned(piece.count * element)));
+                   Bytes(aligned(bytes_in(segment, piece.count))));
   }
 }
 
@@ -77,16 +76,18 @@ void NcclGroup::reduce_ranked(const Call& call, std::span<const ReduceScatter> s
     used = 0;
   };
   for (const ReduceScatter& segment : segments) {
-    const std::size_t element = element_bytes(segment);
     for (std::size_t begin = 0; begin < segment.shard_elements;) {
-      const std::size_t most = (room - used) / ranks / alignment * alignment / element;
+      const std::size_t most = elements_in(segment.wire, Bytes((room - used) / ranks / alignment * alignment));
       if (most == 0) {
+        if (pieces_.empty())
+          throw UsageError(fmt::format("{}: {} bytes of staging have no room for a block of {} of each rank",
+                                       place_of(call.signature), room, to_string(segment.wire)));
         flush();
         continue;
       }
       const std::size_t count = std::min(most, segment.shard_elements - begin);
       pieces_.push_back({.segment = &segment, .begin = begin, .count = count, .place = used});
-      used += ranks * aligned(count * element);
+      used += ranks * aligned(bytes_in(segment, count));
       begin += count;
     }
   }
@@ -97,11 +98,17 @@ void NcclGroup::reduce_ranked(const Call& call, std::span<const ReduceScatter> s
 // terms are not there to be added one after the other, so `terms` is refused.
 void NcclGroup::reduce_fast(const Call& call, std::span<const ReduceScatter> segments) {
   for (const ReduceScatter& segment : segments) {
-    const std::size_t bytes = segment.shard_elements * element_bytes(segment);
+    const std::size_t bytes = bytes_in(segment, segment.shard_elements);
     if (segment.accumulate == kernels::Accumulate::terms) {
       throw UsageError(
           fmt::format("{}: NCCL's own sum cannot go on with what ranks brought before, term by term; take "
                       "SumChoice::ranked (--sums ranked)",
+                      place_of(call.signature)));
+    }
+    if (segment.wire == DType::int8) {
+      throw UsageError(
+          fmt::format("{}: NCCL's own sum cannot add blocks of 8-bit codes; take SumChoice::ranked (--sums "
+                      "ranked), or another wire",
                       place_of(call.signature)));
     }
     if (bytes == 0) continue;

@@ -20,6 +20,12 @@ struct Avx2Lanes {
     return {_mm256_cvtph_ps(load_halves(from)), _mm256_cvtph_ps(load_halves(from + 8))};
   }
 
+  static Avx2Lanes load_codes(const std::int8_t* from) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
+  }
+
   void store(float* to) const {
     _mm256_storeu_ps(to, low);
     _mm256_storeu_ps(to + 8, high);
@@ -28,6 +34,16 @@ struct Avx2Lanes {
   void store_fp16(std::uint16_t* to) const {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  // Packing saturates, so that the other bytes go first.
+  void store_lowest_bytes(std::int8_t* to) const {
+    const __m256i byte = _mm256_set1_epi32(0xff);
+    const __m256i words = _mm256_packus_epi32(_mm256_and_si256(_mm256_castps_si256(low), byte),
+                                              _mm256_and_si256(_mm256_castps_si256(high), byte));
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0b11'01'10'00);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
   }
 
   // Past the caches; `to` is aligned to 32 bytes. fence() comes before anybody else reads.

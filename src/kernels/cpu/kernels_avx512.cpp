@@ -17,9 +17,17 @@ struct Avx512Lanes {
   }
   static Avx512Lanes load_fp16(const std::uint16_t* from) { return {_mm512_cvtph_ps(load_halves(from))}; }
 
+  static Avx512Lanes load_codes(const std::int8_t* from) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))))};
+  }
+
   void store(float* to) const { _mm512_storeu_ps(to, value); }
   void store_bf16(std::uint16_t* to) const { store_halves(to, round_to_bf16()); }
   void store_fp16(std::uint16_t* to) const { store_halves(to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)); }
+
+  void store_lowest_bytes(std::int8_t* to) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_castps_si512(value)));
+  }
 
   // Past the caches; `to` is aligned to 32 bytes, floats to 64. fence() comes before anybody else reads.
   void stream(float* to) const { _mm512_stream_ps(to, value); }

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/adamw8bit_of_lanes.hpp"
 #include "kernels/cpu/blocks.hpp"
+#include "kernels/cpu/codes_of_lanes.hpp"
 #include "kernels/cpu/updates_of_lanes.hpp"
 #include "kernels/exact_arithmetic.hpp"
 
@@ -203,20 +204,20 @@ ExactSquares exact_squares_lanes(const NormArguments& a) {
 // ---- the sum over ranks: a block's sum stays in registers until every rank's part was added, so each contribution is
 // read once and `result` may be one of them ----
 
-template <typename Lanes, Format format>
+template <typename Lanes, typename Brought>
 [[gnu::always_inline]] inline Lanes begun(const RankedSumArguments& a, std::size_t at, std::size_t n) {
-  const Lanes first = read<Lanes, format>(a.contributions[0], at, n);
+  const Lanes first = Brought::read(a.contributions[0], at, n);
   return a.accumulate == Accumulate::terms ? read<Lanes>(a.result, at, n) + first : first;
 }
 
 // `vectors` vectors from `at` on; each of `n` elements, so n < lane_count only with one vector.
-template <typename Lanes, Format format, std::size_t vectors, bool past_caches>
+template <typename Lanes, typename Brought, std::size_t vectors, bool past_caches>
 [[gnu::always_inline]] inline void sum_block(const RankedSumArguments& a, std::size_t at, std::size_t n) {
   Lanes sum[vectors];
-  for (std::size_t v = 0; v < vectors; ++v) sum[v] = begun<Lanes, format>(a, at + v * lane_count, n);
+  for (std::size_t v = 0; v < vectors; ++v) sum[v] = begun<Lanes, Brought>(a, at + v * lane_count, n);
   for (std::size_t rank = 1; rank < a.ranks; ++rank) {
     for (std::size_t v = 0; v < vectors; ++v) {
-      sum[v] = sum[v] + read<Lanes, format>(a.contributions[rank], at + v * lane_count, n);
+      sum[v] = sum[v] + Brought::read(a.contributions[rank], at + v * lane_count, n);
     }
   }
   for (std::size_t v = 0; v < vectors; ++v) {
@@ -227,15 +228,15 @@ template <typename Lanes, Format format, std::size_t vectors, bool past_caches>
   }
 }
 
-template <typename Lanes, Format format, bool past_caches>
+template <typename Lanes, typename Brought, bool past_caches>
 void ranked_sum_as(const RankedSumArguments& a) {
   constexpr std::size_t vectors = 4;
   std::size_t at = 0;
   for (; at + vectors * lane_count <= a.count; at += vectors * lane_count) {
-    sum_block<Lanes, format, vectors, past_caches>(a, at, lane_count);
+    sum_block<Lanes, Brought, vectors, past_caches>(a, at, lane_count);
   }
-  for (; at + lane_count <= a.count; at += lane_count) sum_block<Lanes, format, 1, past_caches>(a, at, lane_count);
-  if (at < a.count) sum_block<Lanes, format, 1, past_caches>(a, at, a.count - at);
+  for (; at + lane_count <= a.count; at += lane_count) sum_block<Lanes, Brought, 1, past_caches>(a, at, lane_count);
+  if (at < a.count) sum_block<Lanes, Brought, 1, past_caches>(a, at, a.count - at);
   if constexpr (past_caches) Lanes::fence();
 }
 
@@ -248,18 +249,23 @@ bool sum_streams(const RankedSumArguments& a) {
   return a.accumulate == Accumulate::no && streams(a.result, a.count * sizeof(float));
 }
 
-template <typename Lanes, Format format>
+template <typename Lanes, typename Brought>
 void ranked_sum_of(const RankedSumArguments& a) {
-  sum_streams<Lanes>(a) ? ranked_sum_as<Lanes, format, true>(a) : ranked_sum_as<Lanes, format, false>(a);
+  sum_streams<Lanes>(a) ? ranked_sum_as<Lanes, Brought, true>(a) : ranked_sum_as<Lanes, Brought, false>(a);
 }
 
 template <typename Lanes>
 void ranked_sum_lanes(const RankedSumArguments& a) {
   switch (a.format) {
-    case Format::fp32: return ranked_sum_of<Lanes, Format::fp32>(a);
-    case Format::bf16: return ranked_sum_of<Lanes, Format::bf16>(a);
-    case Format::fp16: return ranked_sum_of<Lanes, Format::fp16>(a);
+    case Format::fp32: return ranked_sum_of<Lanes, Elements<Lanes, Format::fp32>>(a);
+    case Format::bf16: return ranked_sum_of<Lanes, Elements<Lanes, Format::bf16>>(a);
+    case Format::fp16: return ranked_sum_of<Lanes, Elements<Lanes, Format::fp16>>(a);
   }
+}
+
+template <typename Lanes>
+void ranked_sum_of_codes_lanes(const RankedSumArguments& a) {
+  ranked_sum_of<Lanes, Codes<Lanes>>(a);
 }
 
 template <typename Lanes>
@@ -270,7 +276,10 @@ inline constexpr KernelTable table_of_lanes = {
     .divide = divide_lanes<Lanes>,
     .sum_of_squares = sum_of_squares_lanes<Lanes>,
     .exact_squares = exact_squares_lanes<Lanes>,
+    .encode = encode_lanes<Lanes>,
+    .decode = decode_lanes<Lanes>,
     .ranked_sum = ranked_sum_lanes<Lanes>,
+    .ranked_sum_of_codes = ranked_sum_of_codes_lanes<Lanes>,
     .adamw = adamw_lanes<Lanes>,
     .adamw8bit = adamw8bit_lanes<Lanes>,
     .sgd = sgd_lanes<Lanes>,

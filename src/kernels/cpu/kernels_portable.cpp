@@ -29,9 +29,18 @@ struct PortableLanes {
   static PortableLanes load_bf16(const std::uint16_t* from) { return load_as<bf16>(from); }
   static PortableLanes load_fp16(const std::uint16_t* from) { return load_as<fp16>(from); }
 
+  static PortableLanes load_codes(const std::int8_t* from) {
+    return each([&](std::size_t k) { return static_cast<float>(from[k]); });
+  }
+
   void store(float* to) const { __builtin_memcpy(to, lane, sizeof lane); }
   void store_bf16(std::uint16_t* to) const { store_as<bf16>(to); }
   void store_fp16(std::uint16_t* to) const { store_as<fp16>(to); }
+
+  void store_lowest_bytes(std::int8_t* to) const {
+    for (std::size_t k = 0; k < count; ++k)
+      to[k] = static_cast<std::int8_t>(__builtin_bit_cast(std::uint32_t, lane[k]) & 0xffu);
+  }
 
   // Past the caches, where a vector type can.
   void stream(float* to) const { store(to); }

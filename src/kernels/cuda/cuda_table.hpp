@@ -9,11 +9,14 @@
 #include "tessera/kernels/adamw8bit.hpp"
 #include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/optimizer.hpp"
+#include "tessera/kernels/reduce.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
 namespace tessera::kernels::cuda {
 
 void cast(void* native, const CastArguments& a);  // of different formats
+void encode(void* native, const CastArguments& a);
+void decode(void* native, const CastArguments& a);
 void accumulate(void* native, const AccumulateArguments& a);
 void divide(void* native, float* data, float divisor, std::size_t count);
 void fill_negative_zero(void* native, void* data, Format format, std::size_t count);
@@ -25,11 +28,13 @@ void sum_of_squares(void* native, const NormArguments& a, double* lanes, double*
 inline constexpr std::size_t most_exact_partials = 1024;
 void exact_squares(void* native, const NormArguments& a, ExactSquares* partials, ExactSquares* result);
 
-// contribution r is at contributions[r]; more ranks than `most_contributions` need the strided form.
+// contribution r is at contributions[r]; more ranks than `most_contributions` need the strided form. a.format is not
+// read where they are blocks of codes.
 inline constexpr std::size_t most_contributions = 64;
-void ranked_sum(void* native, const RankedSumArguments& a);
-// contribution r is at first + r * stride elements; a.contributions is not read.
-void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* first, std::size_t stride);
+void ranked_sum(void* native, const RankedSumArguments& a, bool of_codes);
+// a.contributions is not read.
+void strided_ranked_sum(void* native, const RankedSumArguments& a, const StridedContributions& contributions,
+                        bool of_codes);
 
 void adamw(void* native, const AdamWSpans& spans, std::span<const AdamWRun> runs, float learning_rate,
            const StepScalars* scalars);

@@ -19,10 +19,11 @@ using tessera::cuda::launch;
 
 namespace {
 
-template <Format to_format, Format from_format>
+// `From` is a View, or Codes.
+template <Format to_format, typename From>
 struct CastElements {
   View<to_format> to;
-  View<from_format> from;
+  From from;
 
   __device__ void packed(std::size_t i) const {
     float values[pack];
@@ -103,8 +104,16 @@ void cast(void* native, const CastArguments& a) {
       constexpr Format t = decltype(to)::value;
       constexpr Format f = decltype(from)::value;
       const bool packs = packed<t>(a.to) && packed<f>(a.from);
-      run(native, CastElements<t, f>{view<t>(a.to), view<f>(a.from)}, a.count, packs);
+      run(native, CastElements<t, View<f>>{view<t>(a.to), view<f>(a.from)}, a.count, packs);
     });
+  });
+}
+
+void decode(void* native, const CastArguments& a) {
+  for_format(a.to_format, [&](auto to) {
+    constexpr Format t = decltype(to)::value;
+    const bool packs = packed<t>(a.to) && packed<Format::fp32>(a.from);
+    run(native, CastElements<t, Codes>{view<t>(a.to), {static_cast<const std::byte*>(a.from)}}, a.count, packs);
   });
 }
 
@@ -321,10 +330,10 @@ struct Pointers {
 };
 struct Stride {
   const void* first;
-  std::size_t elements;
+  std::size_t bytes;
   template <typename Type>
   __device__ const Type* at(std::size_t rank) const {
-    return static_cast<const Type*>(first) + rank * elements;
+    return reinterpret_cast<const Type*>(static_cast<const std::byte*>(first) + rank * bytes);
   }
 };
 
@@ -334,14 +343,15 @@ struct SumSettings {
   float divisor;
 };
 
-template <Format format, typename Places>
+// `Brought` is a View, or Codes.
+template <typename Brought, typename Places>
 struct SumElements {
   Places places;
   View<Format::fp32> result;
   SumSettings settings;
 
-  __device__ View<format> contribution(std::size_t rank) const {
-    using Type = typename Stored<format>::Type;
+  __device__ Brought contribution(std::size_t rank) const {
+    using Type = typename Brought::Type;
     return {const_cast<Type*>(places.template at<Type>(rank))};
   }
   __device__ void add_to_result(std::size_t i, float (&sum)[pack]) const {
@@ -377,36 +387,106 @@ __global__ void run_sum(const Body body, std::size_t count, bool packs) {
   for_each_element(count, packs, body);
 }
 
-template <Format format, typename Places>
+template <typename Brought, typename Places>
 void sum(void* native, const RankedSumArguments& a, const Places& places, bool packs) {
-  using Body = SumElements<format, Places>;
+  using Body = SumElements<Brought, Places>;
   const Body body{places, {a.result}, {a.ranks, a.accumulate, a.divisor}};
-  launch(native, launch_for(a.count, packs), run_sum<Body>, body, a.count, packs);
+  launch(native, launch_for(a.count, packs), run_sum<Body>, body, a.count, packs && packed<Format::fp32>(a.result));
+}
+
+// function(constant of the format, one of what a rank brings).
+template <typename Function>
+void for_brought(Format format, bool of_codes, const Function& function) {
+  if (of_codes) return function(FormatConstant<Format::fp32>{}, Codes{});
+  for_format(format, [&](auto of) { function(of, View<decltype(of)::value>{}); });
 }
 
 }  // namespace
 
-void ranked_sum(void* native, const RankedSumArguments& a) {
+void ranked_sum(void* native, const RankedSumArguments& a, bool of_codes) {
   if (a.ranks > most_contributions) throw InternalError("more contributions than a kernel takes pointers");
   if (a.count == 0) return;
-  for_format(a.format, [&](auto type) {
-    constexpr Format format = decltype(type)::value;
+  for_brought(a.format, of_codes, [&](auto of, auto brought) {
     Pointers places{};
-    bool packs = packed<Format::fp32>(a.result);
+    bool packs = true;
     for (std::size_t rank = 0; rank < a.ranks; ++rank) {
       places.of_rank[rank] = a.contributions[rank];
-      packs = packs && packed<format>(a.contributions[rank]);
+      packs = packs && packed<decltype(of)::value>(a.contributions[rank]);
     }
-    sum<format>(native, a, places, packs);
+    sum<decltype(brought)>(native, a, places, packs);
   });
 }
 
-void strided_ranked_sum(void* native, const RankedSumArguments& a, const void* first, std::size_t stride) {
+void strided_ranked_sum(void* native, const RankedSumArguments& a, const StridedContributions& contributions,
+                        bool of_codes) {
   if (a.count == 0) return;
-  for_format(a.format, [&](auto type) {
-    constexpr Format format = decltype(type)::value;
-    const bool packs = packed<Format::fp32>(a.result) && packed<format>(first) && stride % pack == 0;
-    sum<format>(native, a, Stride{first, stride}, packs);
+  for_brought(a.format, of_codes, [&](auto of, auto brought) {
+    constexpr Format format = decltype(of)::value;
+    const std::size_t stride = contributions.stride.count();
+    const bool packs = packed<format>(contributions.first) && stride % sizeof(Pack<format>) == 0;
+    sum<decltype(brought)>(native, a, Stride{contributions.first, stride}, packs);
+  });
+}
+
+// ---- blocks of codes: a warp has a block, of which each lane has two packs ----
+
+namespace {
+
+constexpr unsigned warp = 32;
+constexpr unsigned packs_of_lane = coded_elements / (warp * pack);
+
+// Magnitudes are compared as integers, so that the order does not count. All lanes call it, and have the result.
+__device__ float largest_in_warp(const float (&values)[packs_of_lane][pack]) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (unsigned p = 0; p < packs_of_lane; ++p) {
+    for (std::size_t k = 0; k < pack; ++k) {
+      const std::uint32_t magnitude = float_to_bits(values[p][k]) & 0x7fffffffu;
+      largest = largest > magnitude ? largest : magnitude;
+    }
+  }
+  for (unsigned lanes = warp / 2; lanes > 0; lanes /= 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, largest, static_cast<int>(lanes));
+    largest = largest > other ? largest : other;
+  }
+  return bits_to_float(largest);
+}
+
+template <Format format>
+__global__ void run_encode(std::byte* to, const View<format> from, std::size_t count, bool packs) {
+  const Sharing by = shared_by(gridDim.x, blockIdx.x);
+  const unsigned lane = threadIdx.x % warp;
+  for (std::size_t at = by.thread / warp * coded_elements; at < count; at += by.threads / warp * coded_elements) {
+    float values[packs_of_lane][pack];
+#pragma unroll
+    for (unsigned p = 0; p < packs_of_lane; ++p) {
+      const std::size_t i = at + (p * warp + lane) * pack;
+      if (packs) from.get(i, values[p]);
+      for (std::size_t k = 0; !packs && k < pack; ++k) values[p][k] = from.get(i + k);
+    }
+    const CodedBlock block = coded_block(largest_in_warp(values));
+    std::byte* const place = to + at / coded_elements * coded_bytes;
+    if (lane == 0) *reinterpret_cast<float*>(place) = block.scale;
+#pragma unroll
+    for (unsigned p = 0; p < packs_of_lane; ++p) {
+      std::uint32_t codes = 0;
+      for (std::size_t k = 0; k < pack; ++k) {
+        const std::uint32_t code = float_to_bits(values[p][k] * block.inverse + code_rounder) & 0xffu;
+        codes |= (block.inverse == 0.0f ? 0u : code) << (8 * k);
+      }
+      reinterpret_cast<std::uint32_t*>(place + sizeof(float))[p * warp + lane] = codes;
+    }
+  }
+}
+
+}  // namespace
+
+void encode(void* native, const CastArguments& a) {
+  if (a.count == 0) return;
+  for_format(a.from_format, [&](auto from) {
+    constexpr Format f = decltype(from)::value;
+    launch(native, launch_for(a.count / packs_of_lane, true), run_encode<f>, static_cast<std::byte*>(a.to),
+           view<f>(a.from), a.count, packed<f>(a.from));
   });
 }
 
@@ -592,8 +672,7 @@ __global__ void run_adamw(const AdamWSpans all, const __grid_constant__ RunsOfLa
 
 __device__ const DynamicMap dynamic_maps[] = {dynamic_map::make(true), dynamic_map::make(false)};
 
-constexpr unsigned warp = 32;
-constexpr unsigned packs_of_lane = moment_block / (warp * pack);
+static_assert(packs_of_lane == moment_block / (warp * pack));
 
 // A map where all threads of a block are near it.
 struct NearMap {
@@ -607,23 +686,6 @@ struct NearMap {
     return static_cast<std::uint8_t>(borders_below(border, x) + first_code);
   }
 };
-
-// Magnitudes are compared as integers, so that the order does not count. All lanes call it, and have the result.
-__device__ float largest_in_warp(const float (&moments)[packs_of_lane][pack]) {
-  std::uint32_t largest = 0;
-#pragma unroll
-  for (unsigned p = 0; p < packs_of_lane; ++p) {
-    for (std::size_t k = 0; k < pack; ++k) {
-      const std::uint32_t magnitude = float_to_bits(moments[p][k]) & 0x7fffffffu;
-      largest = largest > magnitude ? largest : magnitude;
-    }
-  }
-  for (unsigned lanes = warp / 2; lanes > 0; lanes /= 2) {
-    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, largest, static_cast<int>(lanes));
-    largest = largest > other ? largest : other;
-  }
-  return bits_to_float(largest);
-}
 
 struct alignas(pack) PackOfCodes {
   std::uint8_t code[pack];

@@ -1,11 +1,12 @@
-// Elements of each format in groups of 16 bytes, and the loop over a buffer: four elements at a time where every pointer
-// allows it.
+// Elements of each format in groups of 16 bytes, and the loop over a buffer: four elements at a time where every
+// pointer allows it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/coded_block.hpp"
 #include "kernels/kernel_table.hpp"
 #include "tessera/device/cuda_launch.cuh"
 
@@ -112,6 +113,27 @@ struct View {
     Pack<format> stored;
     for (std::size_t k = 0; k < pack; ++k) stored.element[k] = to_stored<format>(values[k]);
     *reinterpret_cast<Pack<format>*>(data + i) = stored;
+  }
+};
+
+// Element i of blocks of codes (DType::int8). A pack lies inside one block.
+struct Codes {
+  using Type = std::byte;
+  const std::byte* data;
+
+  __device__ const std::byte* block(std::size_t i) const { return data + i / coded_elements * coded_bytes; }
+  __device__ float scale(std::size_t i) const { return *reinterpret_cast<const float*>(block(i)); }
+  __device__ const signed char* codes(std::size_t i) const {
+    return reinterpret_cast<const signed char*>(block(i) + sizeof(float)) + i % coded_elements;
+  }
+  __device__ float get(std::size_t i) const { return static_cast<float>(*codes(i)) * scale(i); }
+  __device__ void get(std::size_t i, float (&values)[pack]) const {
+    struct alignas(pack) PackOfCodes {
+      signed char code[pack];
+    };
+    const PackOfCodes stored = *reinterpret_cast<const PackOfCodes*>(codes(i));
+    const float by = scale(i);
+    for (std::size_t k = 0; k < pack; ++k) values[k] = static_cast<float>(stored.code[k]) * by;
   }
 };
 

@@ -16,7 +16,8 @@ auto with_element(const tessera::Precision& precision, Body&& body) {
     case tessera::DType::fp32: return body(float{});
     case tessera::DType::bf16: return body(tessera::bf16{});
     case tessera::DType::fp16: return body(tessera::fp16{});
-    case tessera::DType::u8: break;
+    case tessera::DType::u8:
+    case tessera::DType::int8: break;
   }
   throw tessera::InternalError("an element type that is none");
 }

@@ -16,6 +16,7 @@
 #include "tessera/plan/granules.hpp"
 #include "tessera/shard/fully_shard.hpp"
 #include "tessera/trainer/command_line.hpp"
+#include "tessera/trainer/travel_options.hpp"
 
 #pragma GCC visibility push(default)
 
@@ -73,6 +74,7 @@ struct RunOptions {
   double outer_learning_rate = 1.0;
   double outer_momentum = 0.0;
   tessera::Precision precision = tessera::fp32_precision;
+  TravelOptions travel;     // is in `precision` when options are read
   bool tf32 = false;        // products of fp32 on CUDA devices
   double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
