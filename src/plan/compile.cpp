@@ -123,6 +123,11 @@ void check_precisions(const CompileInput& input) {
     if (types.wire == DType::u8 || types.gather == DType::u8)
       throw UsageError(
           fmt::format("values of {} are to travel in u8, which states of optimizers are of: choose int8", of));
+    if (types.wire == DType::int8 && input.options.collective_staging == CollectiveStaging::results)
+      throw UsageError(
+          fmt::format("gradients of {} are to travel in int8, which NCCL's own sums cannot add: choose "
+                      "SumChoice::ranked (--sums ranked), or another wire",
+                      of));
     if (!types.encodes() || bytes_of(types.gathered(), 256) < bytes_of(types.parameter, 256)) return;
     throw UsageError(fmt::format(
         "parameters of {} are to travel in {}, and are {}, which is no larger: leave the type out, or choose int8", of,

@@ -127,6 +127,8 @@ TEST_CASE("types_that_cannot_travel_are_refused_by_name") {
   CHECK(contains(failure({.precision = {.gather = DType::u8}}), "to travel in u8"));
   CHECK(contains(failure({.precision = {DType::bf16, DType::bf16, DType::bf16, DType::fp16}}),
                  "parameters of the model are to travel in fp16, and are bf16, which is no larger"));
+  CHECK(contains(failure({.precision = {.wire = DType::int8}, .collective_staging = CollectiveStaging::results}),
+                 "NCCL's own sums cannot add: choose SumChoice::ranked"));
   CHECK(failure({.precision = {.gather = DType::bf16}}).empty());
 }
 
