@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../extent.hpp"
 #include "plain_layer.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "toy_model.hpp"
@@ -182,7 +183,7 @@ TEST_CASE("an_actor_and_a_critic_train_as_in_a_plain_loop") {
 }
 
 TEST_CASE("an_actor_and_a_critic_are_bitwise_equal_between_strategies") {
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : tests::rank_counts({1, 2, 3, 4})) {
     const Weights reference = train(ranks, {.strategy = Strategy::ddp});
     for (const Strategy strategy : tessera::flat_strategies) {
       FullyShardOptions options{.strategy = strategy};

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../extent.hpp"
 #include "tensors.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/parallel.hpp"
@@ -92,7 +93,7 @@ TEST_CASE("eight_bit_moments_have_the_bits_of_whole_tensors_for_every_strategy_w
   const Values expected = train_plainly();
   CHECK(expected.size() == 7 * 5);
   for (const Wrapping& wrapping : {each_alone, all_together, in_pairs}) {
-    for (const int ranks : {1, 2, 3, 5}) {
+    for (const int ranks : tests::rank_counts({1, 2, 3, 5})) {
       for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
         CAPTURE(wrapping.size());
         CAPTURE(ranks);

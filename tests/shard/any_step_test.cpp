@@ -11,10 +11,12 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../extent.hpp"
 #include "plain_layer.hpp"
 #include "tessera/base/error.hpp"
 #include "toy_model.hpp"
@@ -378,18 +380,22 @@ TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
     int ranks;
     std::size_t replicas;
   };
+  const std::vector<Mesh> meshes =
+      tests::sanitized ? std::vector<Mesh>{{3, 1}, {4, 2}} : std::vector<Mesh>{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
   std::size_t turn = 0;
   for (const Kind& kind : kinds()) {
-    for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 1}, Mesh{3, 1}, Mesh{4, 1}, Mesh{4, 2}}) {
+    for (const Mesh mesh : meshes) {
       for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
         FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
         options.micro_batches = mode == tessera::AccumulationMode::local ? 2 : 1;
         options.accumulation = mode;
-        const Weights reference = train(kind.net, mesh.ranks, options);
+        std::optional<Weights> reference;
         for (const Strategy strategy : tessera::all_strategies) {
           if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
           // In turn, so that each strategy meets each depth.
           const std::size_t prefetch = std::array{0u, 1u, 3u}[++turn % 3];
+          if (tests::sanitized && turn % 7 != 0) continue;
+          if (!reference) reference = train(kind.net, mesh.ranks, options);
           INFO(kind.name << ", " << to_string(strategy) << " on " << mesh.ranks << " ranks, prefetch " << prefetch);
           options.strategy = strategy;
           options.prefetch = prefetch;
@@ -397,7 +403,7 @@ TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
           if (prefetch == 3) options.reshard_after_forward = tessera::Axis::shard;
           options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
           if (turn % 2 == 0) options.diagnostics.delay_seed = turn;
-          CHECK(same_bits(train(kind.net, mesh.ranks, options), reference));
+          CHECK(same_bits(train(kind.net, mesh.ranks, options), *reference));
         }
       }
     }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../extent.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/simulate.hpp"
@@ -200,7 +201,7 @@ TEST_CASE("collectives_bring_uneven_samples_of_any_number_of_ranks_together") {
 }
 
 TEST_CASE("collectives_have_the_same_bits_for_every_strategy_and_test_mode") {
-  for (const int ranks : {2, 3, 5}) {
+  for (const int ranks : tests::rank_counts({2, 3, 5})) {
     const Outcome expected = train({.options = {.strategy = Strategy::ddp}, .ranks = ranks});
     for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
       for (const bool queued : {false, true}) {
@@ -339,7 +340,7 @@ void check_sum(int ranks, CollectiveKind kind, std::size_t elements) {
 }
 
 TEST_CASE("sums_in_windows_are_formed_in_fp32_in_rank_order_and_rounded_once") {
-  for (const int ranks : {1, 2, 3, 5}) {
+  for (const int ranks : tests::rank_counts({1, 2, 3, 5})) {
     for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::reduce_scatter}) {
       for (const std::size_t elements : {std::size_t{1}, std::size_t{7}, std::size_t{300}, std::size_t{1024}}) {
         check_sum<float>(ranks, kind, elements);
