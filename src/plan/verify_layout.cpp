@@ -610,7 +610,8 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
 // Where parameters are rounded on their way to windows, these see what has travelled: a cast makes theirs of it, and
 // nothing else does.
 bool is_rounded_on_its_way(const Plan& plan, const Operation& operation) {
-  const bool decodes = operation.kind == OperationKind::cast && operation.source().role == Role::encoded;
+  const bool casts = operation.kind == OperationKind::cast && !operation.accesses.empty();
+  const bool decodes = casts && operation.source().role == Role::encoded;
   if (decodes) return operation.target().role == Role::parameters;
   return std::none_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
     const bool writes = access.mode == AccessMode::write || access.mode == AccessMode::update;
