@@ -31,9 +31,9 @@ MOST_OF_A_PACK = [("softmax_statistics<", 110, 64), ("statistics_and_gradients<|
                   ("backward_rows_and_sums<", 100, 54), ("backward_rows<", 78, 33), ("forward_rows<", 70, 33), ("scale_rows<", 27, 26),
                   ("sum_tokens<", 35, 17), ("see<", 108, 87), ("gather_gradient<", 28, 50)]
 # The same of kernels whose types are told by their numbers: fp32 is 0, bf16 is 1, and fp16 is 2.
-MOST_BY_FORMAT = [(r"run_elements<CastElements<\(Format\)0, \(Format\)[01]>", 20), ("run_elements<AccumulateElements<.Format.[01]", 25),
+MOST_BY_FORMAT = [(r"run_elements<CastElements<\(Format\)0, View<\(Format\)[01]>", 20), ("run_elements<AccumulateElements<.Format.[01]", 25),
                   ("run_elements<OuterElements", 18), ("run_adamw<", 140), ("run_adamw8bit<", 1400), ("run_sgd<.Format.0", 145), ("run_sgd<.Format.1", 184),
-                  ("run_sum<SumElements<.Format.0", 12), ("add_blocks<", 50), ("add_exact_squares<", 170), ("", 403)]
+                  ("run_sum<SumElements<View<.Format.0", 12), ("add_blocks<", 50), ("add_exact_squares<", 170), ("", 403)]
 
 
 def loaded(name, path):
