@@ -205,7 +205,7 @@ void Emitter::gather_rounded(std::size_t unit, Part part, AxisSet known) {
   if (rounded == Role::encoded) decode(unit, part, stream_of_casts(known));
 }
 
-// What has travelled, in the type that windows read.
+// Makes what windows read of what has travelled.
 void Emitter::decode(std::size_t unit, Part part, StreamId stream) {
   const Held encoded{unit, Role::encoded, part};
   copy(encoded, {unit, Role::parameters, part}, {}, stream);

@@ -38,7 +38,7 @@ Bytes brought(const Plan& plan, OperationKind kind) {
   return total;
 }
 
-// Of units whose parameters end with a block, so that no padding differs.
+// Parameters end with a block, so that no padding differs.
 Model whole_blocks() {
   Model model{"whole blocks", {}, Program::chain(3)};
   for (std::size_t unit = 0; unit < 3; ++unit) {
