@@ -35,7 +35,8 @@ void write_file(const fs::path& path, const std::vector<TensorSpec>& specs, cons
       case DType::fp32: write_values<float>(writer, i, specs[i], sample.seed); break;
       case DType::bf16: write_values<bf16>(writer, i, specs[i], sample.seed); break;
       case DType::fp16: write_values<fp16>(writer, i, specs[i], sample.seed); break;
-      case DType::u8: break;
+      case DType::u8:
+      case DType::int8: break;
     }
   }
   writer.finish();
