@@ -82,6 +82,8 @@ def option_cases():
     yield ["--device", "cpu", "--backend", "nccl"], ["--backend", "--device cuda"]
     yield ["--sums", "fast"], ["--sums", "--backend nccl"]
     yield ["--device", "cpu", "--precision", "tf32"], ["--precision", "tf32"]
+    yield ["--gather", "int4"], ['--gather: unknown type to travel in "int4": choose fp32, bf16, fp16 or int8']
+    yield ["--precision", "bf16", "--gather", "fp16"], ["--gather fp16: parameters are bf16, which is no larger; take int8"]
     yield ["--simulate-world", "4", "--rank", "0", "--backend", "nccl"], ["--backend", "--simulate-world"]
     yield [*whole_steps, "--data", "synthetic", "--batch", "65537"], ["--batch"]
 
