@@ -498,11 +498,6 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   std::size_t travelling = no_group;
   for (const std::size_t unit : updated_units(plan_, program_)) {
     optimize(unit);
-    if (is_offloaded(unit)) {
-      evict(visits_in_update(unit), plan_.sharding(unit).optimizer);
-      release(visits_in_update(unit));
-      if (next < moved.size()) fetch_for_update(moved[next++]);
-    }
     // These gathers travel beside the other units' updates and the first windows of the next step.
     if (directions(unit).empty()) {
       refresh_parameters(unit, Part::trained, plan_.sharding(unit).optimizer, rounds_masters(unit));
@@ -511,6 +506,11 @@ std::vector<Operation> Emitter::update(std::size_t program) {
       bring_together(group);
       if (travelling != no_group) finish_whole(travelling);
       travelling = group++;
+    }
+    if (is_offloaded(unit)) {
+      evict(visits_in_update(unit), plan_.sharding(unit).optimizer);
+      release(visits_in_update(unit));
+      if (next < moved.size()) fetch_for_update(moved[next++]);
     }
   }
   if (travelling != no_group) finish_whole(travelling);
