@@ -49,7 +49,8 @@ std::vector<LaidTensor> masters(const plan::Plan& plan) {
       for (std::size_t p = 0; p < spec.parameters.size(); ++p) {
         const plan::ParameterSpec& parameter = spec.parameters[p];
         result.push_back(tensor({.kind = Kind::master, .unit = unit, .place = p, .replica = replica},
-                                stored_name_of(spec, parameter.name, replica), parameter.shape));
+                                stored_name_of(spec, parameter.name, replica), parameter.shape,
+                                plan.precision(unit).masters));
       }
     });
   }
@@ -263,6 +264,7 @@ void require_readable_manifest(const CheckpointFiles& files) {
 CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model, std::vector<LaidTensor> states,
                         const LayoutOptions& options) {
   CheckpointFiles files;
+  align(of_model);
   const Metadata metadata = model_metadata(of_model, options.aliases, options.metadata);
   add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
   const std::string names = fmt::format("{}", fmt::join(state_names(plan), ","));

@@ -19,6 +19,8 @@
 #include "checkpoint/shard_values.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpoint_reader.hpp"
+#include "tessera/device/stream.hpp"
+#include "tessera/kernels/elementwise.hpp"
 
 namespace tessera::checkpoint {
 
@@ -36,6 +38,12 @@ TensorKind kind_of(const TensorSource& source) {
   throw InternalError("a tensor of no kind");
 }
 
+// Masters of one type set out from masters of the other.
+bool converts(const LaidTensor& wanted, const CheckpointTensor& stored) {
+  return wanted.source.kind == TensorSource::Kind::master && stored.dtype != stored_name(wanted.spec.dtype) &&
+         (stored.dtype == stored_name(DType::fp32) || stored.dtype == stored_name(DType::bf16));
+}
+
 // Why a stored tensor cannot be the model's; empty when it can.
 std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored) {
   const std::string what = fmt::format("{} tensor {}", to_string(kind_of(wanted.source)), shown_name(wanted.spec.name));
@@ -43,7 +51,7 @@ std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored)
   if (stored->shape != wanted.spec.shape) {
     return fmt::format("{} is {}, the model's is {}", what, to_string(stored->shape), to_string(wanted.spec.shape));
   }
-  if (stored->dtype != stored_name(wanted.spec.dtype)) {
+  if (stored->dtype != stored_name(wanted.spec.dtype) && !converts(wanted, *stored)) {
     return fmt::format("{} is {}, expected {}", what, stored->dtype, stored_name(wanted.spec.dtype));
   }
   return {};
@@ -143,12 +151,33 @@ std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matche
   std::map<const CheckpointTensor*, std::size_t> uses;
   for (const Match& match : matches) {
     const ShardValues::Share& share = values.share(match.wanted->source);
-    if (share.bytes.empty()) continue;
+    if (share.bytes.empty() || converts(*match.wanted, *match.stored)) continue;
     const std::size_t pass = uses[match.stored]++;
     if (pass == passes.size()) passes.emplace_back();
     passes[pass].push_back({match.stored, Bytes(match.wanted->size_of(share.first)), share.bytes});
   }
   return passes;
+}
+
+// Masters that the checkpoint has in another type, in portions: fp32 ones are rounded to nearest, bf16 ones widened.
+void read_converted(const CheckpointReader& reader, const std::vector<Match>& matches, const LoadInput& input,
+                    const Pause& pause) {
+  constexpr std::size_t portion = std::size_t{1} << 20;
+  Stream host(Device::cpu(), {.name = "converted masters", .mode = StreamMode::immediate});
+  std::vector<std::byte> values;
+  for (const Match& match : matches) {
+    const ShardValues::Share& share = input.values.share(match.wanted->source);
+    if (share.bytes.empty() || !converts(*match.wanted, *match.stored)) continue;
+    const DType to = match.wanted->spec.dtype, from = to == DType::fp32 ? DType::bf16 : DType::fp32;
+    const std::size_t elements = share.bytes.size() / size_of(to).count();
+    for (std::size_t begin = 0; begin < elements; begin += portion) {
+      const std::size_t count = std::min(portion, elements - begin);
+      values.resize((size_of(from) * count).count());
+      reader.read(*match.stored, size_of(from) * (share.first + begin), values, input.block);
+      kernels::cast(host, {share.bytes.data() + (size_of(to) * begin).count(), to}, {values.data(), from}, count);
+      pause();
+    }
+  }
 }
 
 std::optional<FoundCheckpoint> look_for_latest(const LatestInput& input) {
@@ -217,6 +246,7 @@ Loaded load(const LoadInput& input) {
   input.channel.require_equal(input.partial ? 1 : 0, "LoadOptions::partial");
   input.channel.together("checkpoint: read", [&](const Pause& pause) {
     for (const std::vector<TensorRange>& pass : my_ranges(found, input.values)) reader->read(pass, input.block, pause);
+    read_converted(*reader, found, input, pause);
   });
   return {.state = reader->state(),
           .outer_steps_begin = input.plan.diverges() && !apart,

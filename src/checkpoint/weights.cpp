@@ -108,7 +108,10 @@ void for_each_portion(FullyShard& model, Visiting visiting, const std::function<
         visit({.tensor = tensor, .first = piece.first + begin, .values = piece.values.subspan(begin, count)});
       }
     }
-    if (visiting == Visiting::changes) here.put_back();
+    if (visiting == Visiting::changes) {
+      here.put_back();
+      model.round_masters(unit);
+    }
     tensors_before += of_unit * units_stored(model, u);
   }
 }

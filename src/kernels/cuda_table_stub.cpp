@@ -28,6 +28,7 @@ void muon_direction(void*, const MuonSpans&, const MuonSettings&, const StepScal
 void muon_apply(void*, float*, const bf16*, std::size_t, const MuonStep&, const StepScalars*) { refuse(); }
 void divide_by_norm(void*, bf16*, std::size_t, const double*, float) { refuse(); }
 void combine(void*, const Combination&) { refuse(); }
+void round_stochastically(void*, const RoundedSpans&, const StepScalars*) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
 void set_part(void*, StepPart*, const StepPart&) { refuse(); }
 void set_weights(void*, double*, const FewWeights&) { refuse(); }

@@ -96,6 +96,15 @@ struct SgdArguments {
   Format rounded_format;
 };
 
+struct RoundArguments {  // as kernels/rounding.hpp has them
+  std::uint16_t* to;
+  const float* from;
+  std::size_t count;
+  std::uint32_t key[2];
+  std::uint64_t first;
+  std::uint64_t step;
+};
+
 struct KernelTable {
   void (*cast)(const CastArguments&);  // of different formats
   void (*copy)(void* to, const void* from, std::size_t bytes);
@@ -111,6 +120,7 @@ struct KernelTable {
   void (*adamw)(const AdamWArguments&);
   void (*adamw8bit)(const AdamW8bitArguments&, const AdamWRule&, const DynamicMap& first, const DynamicMap& second);
   void (*sgd)(const SgdArguments&);
+  void (*round)(const RoundArguments&);
 };
 
 const KernelTable& portable_table();

@@ -104,18 +104,17 @@ Category kept_in(MemorySpace space, Category on_device) {
 void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   UnitBuffers& buffers = plan.unit_buffers[unit];
   const Precision& types = plan.precision(unit);
-  const bool read_masters = types.parameter == DType::fp32 && !types.encodes();
   const AxisSet placement = plan.sharding(unit).parameters;
   const auto add = [&](std::string_view what, AxisSet over, DType of, MemorySpace space = MemorySpace::device) {
     return list.add(fmt::format("{}.{}", plan.units[unit].name, what), kept_in(space, Category::parameters), unit,
                     {.type = of, .over = over, .space = space}, all_parts);
   };
-  const AxisSet of_masters = read_masters ? placement : plan.sharding(unit).optimizer;
+  const AxisSet of_masters = types.reads_masters() ? placement : plan.sharding(unit).optimizer;
   const MemorySpace space = *plan.units[unit].masters_in;
-  buffers[Role::master] = add("master", of_masters, DType::fp32, space);
+  buffers[Role::master] = add("master", of_masters, types.masters, space);
   // Windows read whole parameters where they stand; what they gather is cast on the way, from masters of the device.
   const bool whole = plan.parameters_stay_whole();
-  const bool masters_will_do = space == MemorySpace::device && of_masters == placement && (read_masters || !whole);
+  const bool masters_will_do = space == MemorySpace::device && of_masters == placement && (types.reads_masters() || !whole);
   buffers[whole ? Role::parameters : Role::kept] =
       masters_will_do ? buffers[Role::master]
                       : add("parameters", placement, whole ? types.parameter : types.gathered());
@@ -308,7 +307,7 @@ void add_update_slots(Plan& plan, BufferList& list) {
     });
   };
   add({Role::master_slot, "master.", Category::staging, all_parts}, brings_masters,
-      [&](std::size_t unit) { return Content{.over = plan.sharding(unit).optimizer}; });
+      [&](std::size_t unit) { return plan.unit_buffers[unit][Role::master]; });
   std::size_t most_states = 0;
   for (const UnitBuffers& unit : plan.unit_buffers) most_states = std::max(most_states, unit.states.size());
   for (std::size_t state = 0; state < most_states; ++state) {
@@ -317,6 +316,23 @@ void add_update_slots(Plan& plan, BufferList& list) {
         {Role::state_slot, prefix, Category::staging, only_trained},
         [&](std::size_t unit) { return brings_states(unit) && state < plan.unit_buffers[unit].states.size(); },
         [&](std::size_t unit) { return plan.unit_buffers[unit].states[state]; });
+  }
+}
+
+// One stretch at a time, so that all units share it.
+void add_widened(Plan& plan, BufferList& list) {
+  std::size_t most = 0;
+  const auto widens = [&](std::size_t unit) {
+    return plan.trains(unit) && plan.unit_buffers[unit][Role::master].type != DType::fp32;
+  };
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (widens(unit)) most = std::max(most, plan.layouts[unit].elements(plan.sharding(unit).optimizer, Part::trained));
+  }
+  if (most == 0) return;
+  const Bytes size = size_of(DType::fp32) * std::min(most, widened_elements);
+  const std::size_t buffer = list.add("widened", Category::staging, size);
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (widens(unit)) plan.unit_buffers[unit][Role::widened].buffer = buffer;
   }
 }
 
@@ -495,6 +511,7 @@ void make_buffers(Plan& plan) {
   add_staging(plan, list);
   add_outer_means(plan, list);
   add_update_slots(plan, list);
+  add_widened(plan, list);
   add_whole(plan, list);
   add_programs(plan, list);
   if (plan.options.activations > Bytes(0)) {

@@ -114,8 +114,28 @@ void check_collective(const CollectiveSpec& collective, const MeshShape& mesh) {
 }
 
 void check_precisions(const CompileInput& input) {
+  const auto check_masters = [&](const Precision& types, const std::string& of) {
+    if (types.masters == DType::fp32) return;
+    if (types.masters != DType::bf16 || types.parameter != DType::bf16) {
+      throw UsageError(
+          fmt::format("masters of {} are {}, and its parameters {}: masters are fp32, or bf16 where parameters are", of,
+                      to_string(types.masters), to_string(types.parameter)));
+    }
+    if (types.encodes()) {
+      throw UsageError(
+          fmt::format("masters of {} are bf16, and its parameters are to travel in {}: windows read such masters "
+                      "themselves: leave one of the two out",
+                      of, to_string(types.gathered())));
+    }
+    if (input.options.outer_every == 0) return;
+    throw UsageError(
+        fmt::format("masters of {} are bf16, which does not go with outer steps: those form means of masters in fp32: "
+                    "leave masters fp32, or set outer.every to 0",
+                    of));
+  };
   const auto computes = [](DType type) { return type != DType::u8 && type != DType::int8; };
   const auto check = [&](const Precision& types, const std::string& of) {
+    check_masters(types, of);
     for (const DType type : {types.parameter, types.gradient}) {
       if (computes(type)) continue;
       throw UsageError(fmt::format("{} is to compute with {}: choose fp32, bf16 or fp16", of, to_string(type)));
@@ -438,12 +458,13 @@ void resolve_spaces(Plan& plan) {
           "there twice in an update: leave its masters on the device",
           unit.name, place_in_words(*unit.masters_in)));
     }
-    const bool can = plan.precision(index).parameter != DType::fp32 && !unit.parameters.empty() && !whole;
+    const Precision& types = plan.precision(index);
+    const bool can = types.parameter != types.masters && !unit.parameters.empty() && !whole;
     if (asks && !can) {
       throw UsageError(fmt::format(
-          "unit {} is to keep its masters {}, and its windows read them themselves, because its parameters are fp32: "
-          "train it with parameters of 16 bits (bf16_mixed), or leave its masters on the device",
-          unit.name, place_in_words(*unit.masters_in)));
+          "unit {} is to keep its masters {}, and its windows read them themselves, because its parameters are {}, too: "
+          "train it with parameters of 16 bits and fp32 masters (bf16_mixed), or leave its masters on the device",
+          unit.name, place_in_words(*unit.masters_in), to_string(types.masters)));
     }
     const bool moves = index < offload.units;
     unit.states_in = unit.states_in.value_or(moves ? offload.optimizer : MemorySpace::device);
@@ -458,8 +479,9 @@ void resolve_spaces(Plan& plan) {
                     to_string(offload.masters)));
   }
   throw UsageError(
-      fmt::format("offload.masters is {}, and windows read all masters themselves, because parameters are fp32: train "
-                  "with parameters of 16 bits (bf16_mixed), or move the optimizer's states alone",
+      fmt::format("offload.masters is {}, and windows read all masters themselves, because parameters are of their "
+                  "type: train with parameters of 16 bits and fp32 masters (bf16_mixed), or move the optimizer's states "
+                  "alone",
                   to_string(offload.masters)));
 }
 

@@ -112,6 +112,8 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
                  to_string(options.checkpointing), to_string(options.collective_staging));
   if (options.precision.encodes())
     fmt::format_to(std::back_inserter(out), "gather {}\n", to_string(options.precision.gathered()));
+  if (options.precision.masters != DType::fp32)
+    fmt::format_to(std::back_inserter(out), "masters {}\n", to_string(options.precision.masters));
   if (options.granules > 0) fmt::format_to(std::back_inserter(out), "granules {}\n", options.granules);
   if (options.role)
     fmt::format_to(std::back_inserter(out), "role {} of the mesh {}\n", *options.role, options.mesh->text());
@@ -125,6 +127,8 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
                      to_string(unit.precision->gradient), to_string(unit.precision->wire));
       if (unit.precision->encodes())
         fmt::format_to(std::back_inserter(out), " gather {}", to_string(unit.precision->gathered()));
+      if (unit.precision->masters != DType::fp32)
+        fmt::format_to(std::back_inserter(out), " masters {}", to_string(unit.precision->masters));
     }
     for (const StateSpec& state : unit.optimizer_states.value_or(std::vector<StateSpec>{})) {
       fmt::format_to(std::back_inserter(out), " state {}", describe(state));

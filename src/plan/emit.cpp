@@ -102,6 +102,7 @@ class Emitter {
   void follow_states(std::size_t unit);
   std::vector<Held> directions(std::size_t unit) const;
   bool rounds_masters(std::size_t unit) const;
+  void add_widened(Operation& update) const;
   void optimize(std::size_t unit);
   void bring_together(std::size_t group);
   void finish_whole(std::size_t group);
@@ -544,12 +545,20 @@ bool Emitter::rounds_masters(std::size_t unit) const {
   return !masters_are_kept(unit) && buffers(unit)[Role::master].over == plan_.sharding(unit).optimizer;
 }
 
+void Emitter::add_widened(Operation& update) const {
+  const Content& widened = buffers(update.unit)[Role::widened];
+  if (!widened.exists()) return;
+  const Range all = fixed_range(widened.buffer, Bytes(0), plan_.buffers[widened.buffer].size);
+  update.accesses.push_back({all, AccessMode::write, update.unit, Role::widened});
+}
+
 void Emitter::optimize(std::size_t unit) {
   Operation& optimize = add(OperationKind::optimize, StreamId::compute, unit);
   optimize.accesses = {updated(AccessMode::read, {unit, Role::gradient}), scalars(AccessMode::read),
                        updated(AccessMode::update, {unit, buffers(unit).masters()})};
   const Role role = buffers(unit).state_slots.empty() ? Role::state : Role::state_slot;
   for (const Held& state : states(unit, role)) optimize.accesses.push_back(updated(AccessMode::update, state));
+  add_widened(optimize);
   const std::vector<Held> whole = directions(unit);
   for (const Held& direction : whole) optimize.accesses.push_back(updated(AccessMode::write, direction));
   if (whole.empty() && rounds_masters(unit)) optimize.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
@@ -592,6 +601,7 @@ void Emitter::finish_whole(std::size_t index) {
     Operation& apply = add(OperationKind::apply, StreamId::compute, unit);
     apply.accesses = {updated(AccessMode::read, directions(unit).front()), scalars(AccessMode::read),
                       updated(AccessMode::update, {unit, Role::master})};
+    add_widened(apply);
     const bool rounds = rounds_masters(unit);
     if (rounds) apply.accesses.push_back(updated(AccessMode::write, {unit, kept()}));
     release(StreamId::compute, updated(AccessMode::discard, directions(unit).front()));

@@ -127,16 +127,18 @@ CheckpointStaging checkpoint_staging(std::size_t ranks) {
 
 Bytes checkpoint_copy(const Plan& plan) {
   std::size_t elements = 0;
-  Bytes states;
+  Bytes masters, states;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const UnitLayout& layout = plan.layouts[unit];
     const std::size_t trained = layout.elements(plan.own(unit), Part::trained);
-    elements += trained + layout.elements(plan.own(unit), Part::frozen) + layout.buffer_elements();
+    const Content& master = plan.unit_buffers[unit][Role::master];
+    masters += master.size(trained + layout.elements(plan.own(unit), Part::frozen));
+    elements += layout.buffer_elements();
     if (!plan.trains(unit)) continue;
     for (const Content& state : plan.unit_buffers[unit].states) states += state.size(trained);
     if (plan.diverges()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum
   }
-  return size_of(DType::fp32) * elements + states;
+  return size_of(DType::fp32) * elements + masters + states;
 }
 
 // ---- collectives ----

@@ -50,6 +50,7 @@ std::string_view to_string(Role role) {
     case Role::untrained: return "untrained";
     case Role::state_slot: return "state slot";
     case Role::master_slot: return "master slot";
+    case Role::widened: return "widened";
     case Role::direction: return "direction";
     case Role::whole: return "whole";
     case Role::workspace: return "workspace";

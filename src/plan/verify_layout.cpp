@@ -58,8 +58,10 @@ DType type_of(const Plan& plan, std::size_t unit, Role role) {
   const UnitBuffers& buffers = plan.unit_buffers[unit];
   const auto shares = [&](Role other) { return buffers[role].buffer == buffers[other].buffer; };
   switch (role) {
-    case Role::kept: return shares(Role::master) ? DType::fp32 : types.gather.value_or(types.parameter);
-    case Role::parameters: return shares(Role::master) ? DType::fp32 : types.parameter;
+    case Role::kept: return shares(Role::master) ? types.masters : types.gather.value_or(types.parameter);
+    case Role::parameters: return shares(Role::master) ? types.masters : types.parameter;
+    case Role::master:
+    case Role::master_slot: return types.masters;
     case Role::encoded:
     case Role::resharded: return types.gather.value_or(types.parameter);
     case Role::gradient_slot: return types.gradient;
@@ -117,11 +119,12 @@ Strides strides_of(const Plan& plan, AxisSet axes, Bytes each) { return strides_
 bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& content) {
   const Sharding sharding = sharding_of(plan.options);
   const AxisSet own = owned(plan, unit);
-  const bool fp32 = types_of(plan, unit).parameter == DType::fp32 && !has_encoded(plan, unit);
+  const bool of_one_type =
+      types_of(plan, unit).parameter == types_of(plan, unit).masters && !has_encoded(plan, unit);
   const Resharding& resharding = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
   switch (role) {
     case Role::master:
-    case Role::master_slot: return content.over == ((fp32 ? sharding.parameters : sharding.optimizer) & own);
+    case Role::master_slot: return content.over == ((of_one_type ? sharding.parameters : sharding.optimizer) & own);
     case Role::kept: return content.over == (sharding.parameters & own);
     case Role::resharded: return content.over == (resharding.held & own);
     case Role::state:
@@ -156,6 +159,10 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   const bool is_whole_blocks = elements % block == 0 && layout.shard_elements(Part::trained) % block == 0;
   Bytes size = size_of(content.type) * (elements / block) * shards_of(plan, unit, content.over);
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
+  if (role == Role::widened) {
+    const std::size_t shards = shards_of(plan, unit, sharding_of(plan.options).optimizer & owned(plan, unit));
+    size = Bytes(4) * std::min(layout.shard_elements(Part::trained) * shards, widened_elements);
+  }
   if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
   const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
   const MemorySpace space = role == Role::state    ? *plan.units[unit].states_in
@@ -266,14 +273,14 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::begin_update, update, {scalars}},
       {K::optimize, read, {gradient, scalars}},
       {K::optimize, update, {master, master_slot, state, state_slot}},
-      {K::optimize, write, {kept, parameters, direction}},
+      {K::optimize, write, {kept, parameters, direction, widened}},
       {K::redistribute, read, {direction, whole}},
       {K::redistribute, write, {direction, whole}},
       {K::transform, update, {whole}},
       {K::transform, write, {workspace}},
       {K::apply, read, {direction, scalars}},
       {K::apply, update, {master}},
-      {K::apply, write, {kept, parameters}},
+      {K::apply, write, {kept, parameters, widened}},
       {K::outer_update, read, {outer_mean}},
       {K::outer_update, update, {anchor, outer_momentum}},
       {K::outer_update, write, {master, master_slot}},
@@ -457,7 +464,7 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   if (access.role == Role::whole) {
     return range == fixed_range(range.buffer, Bytes(0), room_of_group(plan, access.tenant, Role::whole));
   }
-  if (access.role == Role::untrained || access.role == Role::workspace) {
+  if (access.role == Role::untrained || access.role == Role::workspace || access.role == Role::widened) {
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
   const UnitLayout& layout = plan.layouts[access.tenant];
@@ -628,7 +635,7 @@ bool is_of_one_share(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::cast && accesses.size() != 2) return false;
   const auto is_as_the_first = [&](const Access& access) {
     const bool nothing = access.range.size == Bytes(0) && accesses[0].range.size == Bytes(0);
-    return nothing || share_in(plan, access) == share_in(plan, accesses[0]);
+    return nothing || access.role == Role::widened || share_in(plan, access) == share_in(plan, accesses[0]);
   };
   return std::all_of(accesses.begin(), accesses.end(),
                      [&](const Access& access) { return access.tenant == no_unit || is_as_the_first(access); });

@@ -16,11 +16,6 @@ namespace tessera {
 
 namespace {
 
-PhiloxKey key_of(std::uint64_t seed, std::string_view name) {
-  const std::uint64_t mixed = seed * 0x9E3779B97F4A7C15ull ^ fnv1a(name);
-  return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
-}
-
 // Two words of 64 bits for the elements 2 * block and 2 * block + 1.
 std::array<std::uint64_t, 2> words(std::uint64_t block, PhiloxKey key) {
   const PhiloxCounter random =

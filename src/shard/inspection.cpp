@@ -97,8 +97,16 @@ std::vector<ParameterPiece> ModelInspection::pieces(const Unit& unit, std::strin
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("pieces()");
   const plan::Content& content = elements_of(model, unit, state);
-  model.gradient_copies.resize(model.units.size());
-  return settled_pieces(executor, unit.index(), content, model.gradient_copies[unit.index()]);
+  if (content.type == DType::fp32) return settled_pieces(executor, unit.index(), content);
+  return settled_pieces(executor, unit.index(), content, model.copies[{unit.index(), std::string(state)}]);
+}
+void ModelInspection::round_masters(const Unit& unit) {
+  ModelState& model = this->state();
+  Executor& executor = model.executor_between_steps("round_masters()");
+  const plan::Content& masters = content_of(model, unit, "master");
+  const auto copy = model.copies.find({unit.index(), "master"});
+  if (copy == model.copies.end()) return;
+  put_back_rounded(executor, unit.index(), masters, copy->second);
 }
 std::vector<StatePiece> ModelInspection::state_pieces(const Unit& unit, std::string_view state) {
   ModelState& model = this->state();

@@ -491,7 +491,7 @@ void ShardedModel::recompile() {
   const std::size_t program = old.program();
   model.values_are_gone = true;
   model.executor_or_null.reset();
-  model.gradient_copies.clear();
+  model.copies.clear();
   model.plan = std::move(next);
   make_executor(model);
   model.executor_or_null->begin(program);

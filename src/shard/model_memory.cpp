@@ -77,7 +77,8 @@ std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, const plan:
   for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);
     if (!masters && part == plan::Part::frozen) continue;
-    auto* const shard = reinterpret_cast<float*>(values + offset(plan::my_shard(plan_, unit, content, part)).count());
+    const Bytes begin = offset(plan::my_shard(plan_, unit, content, part));
+    auto* const shard = reinterpret_cast<float*>(values) + begin.count() / size_of(content.type).count();
     result.push_back({units_[unit]->parameters()[piece.parameter],
                       piece.parameter_offset,
                       {shard + (piece.shard_offset - layout.begin_in(own, part)), piece.count}});

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shard/executor.hpp"
@@ -67,10 +68,11 @@ struct ModelState {
   std::optional<std::size_t> role;                         // of finalize_roles(): its place in
   std::vector<plan::RankRole> roles;                       // … all of them, where this rank has this one
   plan::Plan plan;
-  bool values_are_gone = false;                     // from one plan to the next, and where that has failed
-  std::unique_ptr<Executor> executor_or_null;       // it uses all of the above
-  std::vector<std::vector<float>> gradient_copies;  // by unit: of gradients in 16 bits, for whoever looks at them
-  std::function<void()> refresh_buffers;            // from where an adapter's modules keep them; empty: none
+  bool values_are_gone = false;                // from one plan to the next, and where that has failed
+  std::unique_ptr<Executor> executor_or_null;  // it uses all of the above
+  // By unit and name: of masters and gradients in 16 bits, for whoever looks at them.
+  std::map<std::pair<std::size_t, std::string>, std::vector<float>> copies;
+  std::function<void()> refresh_buffers;  // from where an adapter's modules keep them; empty: none
   std::shared_ptr<const void> ends_with_world;
 };
 

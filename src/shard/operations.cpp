@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 
 #include "device/cuda/cuda_queue.hpp"
@@ -32,14 +33,6 @@ struct CommunicatorKind {
 constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"window", &plan::Plan::window_staging},
                                                                      {"gather", &plan::Plan::gather_staging},
                                                                      {"reduce", &plan::Plan::reduce_staging}};
-
-kernels::Source from_element(const kernels::Source& source, std::size_t first) {
-  return {static_cast<const std::byte*>(source.data) + (size_of(source.type) * first).count(), source.type};
-}
-
-kernels::Target from_element(const kernels::Target& target, std::size_t first) {
-  return {static_cast<std::byte*>(target.data) + (size_of(target.type) * first).count(), target.type};
-}
 
 kernels::Accumulate added(const Operation& reduction) {
   if (!reduction.add) return kernels::Accumulate::no;
@@ -76,9 +69,7 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
     granule_weights_.reserve(plan_.granules(program).rounds());
   }
   for (const plan::UnitSpec& unit : plan_.units) evaluated_.push_back(unit.name + ", evaluated");
-  runs_.resize(units_.size());
-  unit_updates_.resize(units_.size());
-  states_.resize(units_.size());
+  stretches_.resize(units_.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     set_begun(unit, std::vector<std::int64_t>(units_[unit]->parameters().size()));
     const bool hooked = plan_.options.gradient_hooks && plan_.trains(unit);
@@ -92,26 +83,6 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       calls.push_back(call_of(operation, segment.kind == plan::SegmentKind::evaluation));
     }
   }
-}
-
-void Operations::set_begun(std::size_t unit, std::vector<std::int64_t> begun) {
-  begun_[unit] = std::move(begun);
-  std::vector<OptimizerRun>& runs = runs_[unit];
-  std::vector<float*>& states = states_[unit];
-  const bool trains = plan_.trains(unit);
-  runs = trains ? optimizer_runs(plan_, unit, rank_, optimizer_of(unit), begun_[unit]) : std::vector<OptimizerRun>{};
-  for (OptimizerRun& run : runs) run.group.own_decays = has_own_decays(unit);
-  const bool prepares = trains && plan_.unit_buffers[unit].directions.empty();
-  unit_updates_[unit] = prepares ? optimizer_of(unit).prepare(runs) : nullptr;
-  states.clear();
-  const auto add_states = [&](std::size_t first) {
-    const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-    for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
-      states.push_back(reinterpret_cast<float*>(base(state.buffer) + state.size(first).count()));
-    }
-  };
-  add_states(0);
-  for (const OptimizerRun& run : runs) add_states(run.first);
 }
 
 namespace {
@@ -202,12 +173,24 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
   throw InternalError("an operation that the executor cannot run");
 }
 
-// Values are computed on the host, and on a CUDA device taken there by the task that computed them.
+// Values are computed on the host in fp32, rounded to nearest where masters are of 16 bits, and on a CUDA device taken
+// there by the task that computed them.
 void Operations::fill_initial(const Initial& initial, const InitialPlace& place, Stream& on) {
-  if (on.device().kind() == DeviceKind::cpu) return initial.fill(place.values, seed_, place.name, place.first);
-  std::vector<float> values(place.values.size());
+  const bool on_host = on.device().kind() == DeviceKind::cpu, is_fp32 = place.values.type == DType::fp32;
+  const Bytes size = size_of(place.values.type) * place.count;
+  if (on_host && is_fp32)
+    return initial.fill({static_cast<float*>(place.values.data), place.count}, seed_, place.name, place.first);
+  std::vector<float> values(place.count);
   initial.fill(values, seed_, place.name, place.first);
-  device::cuda_queue(on).copy(place.values.data(), values.data(), Bytes(place.values.size_bytes()));
+  std::vector<bf16> rounded(is_fp32 ? 0 : place.count);
+  std::transform(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounded.size()), rounded.begin(),
+                 [](float value) { return bf16(value); });
+  const void* const from = is_fp32 ? static_cast<const void*>(values.data()) : rounded.data();
+  if (on_host) {
+    std::memcpy(place.values.data, from, size.count());
+    return;
+  }
+  device::cuda_queue(on).copy(place.values.data, from, size);
   device::cuda_queue(on).synchronize();
 }
 
@@ -219,12 +202,19 @@ std::string Operations::name_here(std::size_t unit, const std::string& tensor) c
 void Operations::initialize(const Operation& operation, Stream& on) {
   const std::size_t unit = operation.unit;
   on.submit([this, unit, &on] {
-    for (const ParameterPiece& piece : memory_.pieces(unit, plan_.unit_buffers[unit][plan::Role::master])) {
-      fill_initial(piece.parameter->initial(), {piece.values, name_here(unit, piece.parameter->name()), piece.first},
+    const plan::Content& master = plan_.unit_buffers[unit][plan::Role::master];
+    for (const StatePiece& piece : memory_.state_pieces(unit, master)) {
+      fill_initial(piece.parameter->initial(),
+                   {{piece.bytes.data(), master.type},
+                    piece.bytes.size() / size_of(master.type).count(),
+                    name_here(unit, piece.parameter->name()),
+                    piece.first},
                    on);
     }
     for (const Buffer* state : units_[unit]->buffers()) {
-      fill_initial(state->initial(), {memory_.values(*units_[unit], *state), name_here(unit, state->name()), 0}, on);
+      const std::span<float> values = memory_.values(*units_[unit], *state);
+      fill_initial(state->initial(), {{values.data(), DType::fp32}, values.size(), name_here(unit, state->name()), 0},
+                   on);
     }
   });
   set_anchor(unit, on);
@@ -461,57 +451,6 @@ bool Operations::has_own_decays(std::size_t unit) const {
   const kernels::StepSettings own = optimizer_of(unit).step_settings();
   const kernels::StepSettings counted = optimizers_[plan_.trainers[unit]]->step_settings();
   return !std::equal(std::begin(own.decay), std::end(own.decay), std::begin(counted.decay));
-}
-
-void Operations::optimize(const Operation& operation, Stream& on) {
-  const std::size_t unit = operation.unit;
-  const kernels::StepScalars* const scalars = scalars_at(operation);
-  // Parameters of 16 bits stand beside the masters.
-  const Access* const rounded =
-      plan_.unit_buffers[unit].directions.empty() ? operation.find(plan::AccessMode::write) : nullptr;
-  const Access& master = operation.operand(plan_.unit_buffers[unit].masters());
-  const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();
-  OptimizerSpans whole{.master = floats(master),
-                       .states = std::span(states_[unit]).first(plan_.unit_buffers[unit].states.size()),
-                       .gradient = source(operation.operand(plan::Role::gradient)),
-                       .count = elements(master)};
-  if (rounds) whole.parameters = target(*rounded);
-  if (unit_updates_[unit] != nullptr) {
-    unit_updates_[unit]->update(on, whole, learning_rate_of(unit), scalars);
-  } else {
-    update_runs(unit, whole, scalars, on);
-  }
-  if (rounded != nullptr && !rounds) kernels::cast(on, target(*rounded), source(master), whole.count);
-}
-
-OptimizerGroup Operations::settings_of(std::size_t unit, const OptimizerRun& run) const {
-  OptimizerGroup group = run.group;
-  group.learning_rate = learning_rate_of(unit) * run.learning_rate_scale;
-  return group;
-}
-
-void Operations::update_runs(std::size_t unit, const OptimizerSpans& all, const kernels::StepScalars* scalars,
-                             Stream& on) {
-  const std::vector<plan::Content>& directions = plan_.unit_buffers[unit].directions;
-  const std::size_t states = all.states.size();
-  for (std::size_t index = 0; index < runs_[unit].size(); ++index) {
-    const OptimizerRun& run = runs_[unit][index];
-    const OptimizerGroup group = settings_of(unit, run);
-    OptimizerSpans spans{.master = all.master + run.first,
-                         .states = std::span(states_[unit]).subspan((index + 1) * states, states),
-                         .gradient = from_element(all.gradient, run.first),
-                         .count = run.count};
-    if (run.whole) {
-      for (std::size_t plane = 0; plane < directions.size(); ++plane) {
-        directions_[unit][plane] =
-            from_element(kernels::Target{base(directions[plane].buffer), directions[plane].type}, run.first);
-      }
-      optimizer_of(unit).whole_tensors()->direct(on, spans, directions_[unit], group, scalars);
-      continue;
-    }
-    if (all.parameters.data != nullptr) spans.parameters = from_element(all.parameters, run.first);
-    optimizer_of(unit).update(on, spans, group, scalars);
-  }
 }
 
 void Operations::outer_update(const Operation& operation, Stream& on) {

@@ -20,6 +20,7 @@
 #include "tessera/comm/world.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/optimizer.hpp"
+#include "tessera/kernels/rounding.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/roles.hpp"
 #include "tessera/shard/module.hpp"
@@ -85,9 +86,20 @@ class Operations {
     std::vector<kernels::Target> planes;
     std::byte* workspace;
   };
+  // What a rank updates of a unit at once: all of it, or, of masters that have to be widened, as much as there is room
+  // for.
+  struct Stretch {
+    std::size_t first;  // element of what the rank updates
+    std::size_t count;
+    std::vector<OptimizerRun> runs;             // counted from `first`
+    std::vector<float*> states;                 // of the stretch, then of each run
+    std::unique_ptr<UnitUpdate> update;         // null: run by run
+    std::vector<kernels::RoundedSpans> rounds;  // of widened masters: back to where they stand
+  };
   // Elements of a tensor, from the first one on, and its name.
   struct InitialPlace {
-    std::span<float> values;
+    kernels::Target values;
+    std::size_t count;
     const std::string& name;
     std::size_t first;
   };
@@ -114,8 +126,14 @@ class Operations {
   void weigh(const plan::Operation& operation, Stream& on);
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
+  Stretch stretch_of(std::size_t unit, std::span<const OptimizerRun> runs, std::size_t first, std::size_t count);
+  std::vector<kernels::RoundedSpans> rounds_of(std::size_t unit, std::size_t first, std::size_t count);
+  // Calls update(stretch, its masters in fp32) for each.
+  template <typename Update>
+  void for_each_stretch(const plan::Operation& operation, Stream& on, const Update& update);
   void optimize(const plan::Operation& operation, Stream& on);
-  void update_runs(std::size_t unit, const OptimizerSpans& all, const kernels::StepScalars* scalars, Stream& on);
+  void update_runs(std::size_t unit, const Stretch& stretch, const OptimizerSpans& all,
+                   const kernels::StepScalars* scalars, Stream& on);
   OptimizerGroup settings_of(std::size_t unit, const OptimizerRun& run) const;
   void find_owned_tensors();
   void redistribute(const plan::Operation& operation, const Call& call, Stream& on);
@@ -158,9 +176,7 @@ class Operations {
   std::span<const plan::RankRole> roles_;
   std::vector<std::string> evaluated_;                        // labels, by unit
   std::vector<std::vector<Call>> calls_;                      // by segment and operation
-  std::vector<std::vector<OptimizerRun>> runs_;               // by unit
-  std::vector<std::unique_ptr<UnitUpdate>> unit_updates_;     // by unit; null: run by run
-  std::vector<std::vector<float*>> states_;                   // by unit: whole states, then those of each run
+  std::vector<std::vector<Stretch>> stretches_;               // by unit
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
   std::vector<std::vector<kernels::Target>> directions_;      // by unit: one for each plane, of the run at hand
   std::vector<std::vector<OwnedTensor>> owned_tensors_;       // by group of whole tensors

@@ -57,7 +57,7 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
     kept = brought;
   }
   copy.resize(kept.size() / size_of(type).count());
-  Stream host(Device::cpu(), {.name = "widened gradient", .mode = StreamMode::immediate});
+  Stream host(Device::cpu(), {.name = "widened values", .mode = StreamMode::immediate});
   kernels::cast(host, {copy.data(), DType::fp32}, {kept.data(), type}, copy.size());
   return memory.pieces_of(unit, content, reinterpret_cast<std::byte*>(copy.data()));
 }
@@ -65,6 +65,21 @@ std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit,
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content) {
   executor.synchronize();
   return executor.memory().pieces(unit, content);
+}
+
+void put_back_rounded(Executor& executor, std::size_t unit, const plan::Content& content, std::vector<float>& copy) {
+  executor.synchronize();
+  ModelMemory& memory = executor.memory();
+  const auto from = memory.pieces_of(unit, content, reinterpret_cast<std::byte*>(copy.data()));
+  const std::vector<StatePiece> to = memory.state_pieces(unit, content);
+  Stream host(Device::cpu(), {.name = "rounded values", .mode = StreamMode::immediate});
+  std::vector<std::byte> rounded;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    rounded.resize(to[i].bytes.size());
+    kernels::cast(host, {rounded.data(), content.type}, from[i].values.data(), from[i].values.size());
+    kernels::copy(executor.compute(), to[i].bytes.data(), rounded.data(), Bytes(rounded.size()));
+    executor.compute().synchronize();
+  }
 }
 
 std::vector<StatePiece> settled_state_pieces(Executor& executor, std::size_t unit, const plan::Content& content) {

@@ -56,13 +56,16 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
                                    std::span<const ParameterPiece> pieces);
 
 // This rank's share of one of a unit's buffers in fp32, once all that was enqueued is done. Only between steps, as the
-// caller has made sure. Of a gradient that is kept in 16 bits `copy` becomes its values in fp32, where the pieces then
-// are, in the host's memory: taking some of the device may wait there for a peer that waits for this rank. Else it is
-// left alone.
+// caller has made sure. Of a gradient or masters that are kept in 16 bits `copy` becomes its values in fp32, where the
+// pieces then are, in the host's memory: taking some of the device may wait there for a peer that waits for this rank.
+// Else it is left alone.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content,
                                            std::vector<float>& copy);
 // The same of buffers that are fp32 always.
 std::vector<ParameterPiece> settled_pieces(Executor& executor, std::size_t unit, const plan::Content& content);
+
+// Rounds such a copy to nearest, back to where its values are kept. Synchronises.
+void put_back_rounded(Executor& executor, std::size_t unit, const plan::Content& content, std::vector<float>& copy);
 
 // The same of one of a unit's persistent buffers in its own type.
 std::vector<StatePiece> settled_state_pieces(Executor& executor, std::size_t unit, const plan::Content& content);

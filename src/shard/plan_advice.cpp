@@ -140,7 +140,7 @@ std::string types_table(const plan::Plan& plan) {
                         types.encodes() ? fmt::format("{}>{}", to_string(types.gathered()), to_string(types.parameter))
                                         : std::string(to_string(types.parameter)),
                         trains ? to_string(types.gradient) : "-", wires[unit],
-                        trains ? to_string(plan::sum_type(plan, unit)) : "-", "fp32",
+                        trains ? to_string(plan::sum_type(plan, unit)) : "-", to_string(types.masters),
                         elements_of(plan, unit, plan::Part::trained), elements_of(plan, unit, plan::Part::frozen));
   }
   return text;

@@ -5,16 +5,7 @@
 
 namespace tessera {
 
-using plan::Access;
 using plan::Operation;
-
-namespace {
-
-kernels::Source after(const kernels::Source& source, std::size_t elements) {
-  return {static_cast<const std::byte*>(source.data) + (size_of(source.type) * elements).count(), source.type};
-}
-
-}  // namespace
 
 void note_whole_tensors(plan::UnitSpec& unit, const WholeTensors* optimizer, DeviceKind device) {
   if (optimizer == nullptr) return;
@@ -67,25 +58,6 @@ void Operations::redistribute(const Operation& operation, const Call& call, Stre
 void Operations::transform(const Operation& operation, Stream& on) {
   for (const OwnedTensor& each : owned_tensors_[operation.whole_group]) {
     each.optimizer->transform(on, {each.parameter->name(), each.parameter->shape(), each.planes, each.workspace});
-  }
-}
-
-void Operations::apply(const Operation& operation, Stream& on) {
-  const std::size_t unit = operation.unit;
-  const Access& master = operation.operand(plan::Role::master);
-  const kernels::Source direction = source(operation.operand(plan::Role::direction));
-  const WholeTensors& steps = *optimizer_of(unit).whole_tensors();
-  for (const OptimizerRun& run : runs_[unit]) {
-    if (!run.whole) continue;
-    steps.apply(on,
-                {.master = floats(master) + run.first,
-                 .direction = after(direction, run.first),
-                 .count = run.count,
-                 .shape = units_[unit]->parameters()[*run.whole]->shape()},
-                settings_of(unit, run), scalars_at(operation));
-  }
-  if (const Access* const rounded = operation.find(plan::AccessMode::write); rounded != nullptr) {
-    kernels::cast(on, target(*rounded), source(master), elements(master));
   }
 }
 

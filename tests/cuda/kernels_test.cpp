@@ -11,6 +11,7 @@
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/reduce.hpp"
+#include "tessera/kernels/rounding.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 #include "tessera/plan/state_spec.hpp"
 
@@ -443,6 +444,25 @@ TEST_CASE("cuda: outer updates have the CPU's bits") {
       kernels::outer_update(on, {master, anchor, momentum, mean, count}, {.learning_rate = 0.7f, .momentum = 0.9f});
     };
     CHECK(differences(on_device(count, shift, update), on_host(count, update)) == 0);
+  });
+}
+
+TEST_CASE("cuda: stochastic rounding has the CPU's bits") {
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  Stream host = host_stream(), stream = cuda_stream();
+  with_each_shape([&](std::size_t count, std::size_t shift) {
+    const std::vector<float> values = numbers_and_patterns(count, 43);
+    DeviceBuffer<float> from(values, shift);
+    for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{77}, std::uint64_t{1} << 40}) {
+      DeviceBuffer<bf16> to(count, shift);
+      std::vector<bf16> expected(count);
+      kernels::round_stochastically(stream, {to.data(), from.data(), count, {3, 4}, first}, on_gpu.get());
+      stream.synchronize();
+      kernels::round_stochastically(host, {expected.data(), values.data(), count, {3, 4}, first}, &scalars);
+      CHECK(bit_differences(to.values(), expected) == 0);
+      CHECK(to.guards_intact());
+    }
   });
 }
 

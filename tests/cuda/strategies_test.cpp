@@ -376,6 +376,12 @@ TEST_CASE("cuda: every_strategy_equals_ddp_on_the_cpu_bitwise_in_bf16") {
   check_matrix<bf16>({.precision = bf16_mixed, .rank_counts = {1, 3}, .turn = 1});
 }
 
+TEST_CASE("cuda: bf16_masters_have_the_bits_of_the_cpu") {
+  Precision precision = bf16_mixed;
+  precision.masters = DType::bf16;
+  check_matrix<bf16>({.precision = precision, .rank_counts = {1, 3}, .turn = 2});
+}
+
 TEST_CASE("cuda: programs_recorded_on_the_device_have_the_bits_of_the_cpu") {
   for (const int ranks : {1, 3}) {
     Case reference{.device = DeviceChoice::cpu, .ranks = ranks};

@@ -142,6 +142,8 @@ TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes")
       check(run);
       run.options.precision = bf16_mixed;
       check<bf16>(run);
+      run.options.precision.masters = DType::bf16;
+      check<bf16>(run);
     }
   }
 }

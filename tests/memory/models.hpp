@@ -63,6 +63,9 @@ struct NamedPrecision {
   tessera::Precision precision;
 };
 inline constexpr NamedPrecision precisions[] = {
-    {"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}, {"fp16", tessera::fp16_mixed}};
+    {"fp32", tessera::fp32_precision},
+    {"bf16", tessera::bf16_mixed},
+    {"fp16", tessera::fp16_mixed},
+    {"bf16, masters too", {tessera::DType::bf16, tessera::DType::bf16, tessera::DType::bf16, tessera::DType::bf16}}};
 
 }  // namespace measured

@@ -14,6 +14,8 @@
 namespace tessera::plan {
 
 // A unit with one parameter for each of `sizes`.
+inline constexpr Precision in_bf16_throughout{DType::bf16, DType::bf16, DType::bf16, DType::bf16};
+
 inline UnitSpec unit_of(const std::string& name, const std::vector<std::size_t>& sizes) {
   UnitSpec unit{name, {}};
   for (std::size_t p = 0; p < sizes.size(); ++p) {
@@ -250,6 +252,7 @@ inline Model offloading_model() {
   std::vector<UnitSpec> units = odd_units(5);
   for (const std::size_t unit : {0u, 1u, 3u, 4u}) units[unit].states_in = MemorySpace::host;
   units[3].parameters[0].frozen = true;
+  for (const std::size_t unit : {1u, 3u}) units[unit].precision = in_bf16_throughout;
   for (const std::size_t unit : {1u, 2u}) {
     units[unit].optimizer_states = {StateSpec("codes", DType::u8), StateSpec("scales", DType::fp32, 256)};
   }
@@ -261,7 +264,10 @@ inline Model offloading_masters_model() {
   Model model = offloading_model();
   model.name = "offloading masters";
   model.units[0].states_in = MemorySpace::device;
-  for (const std::size_t unit : {0u, 1u, 3u, 4u}) model.units[unit].masters_in = MemorySpace::host;
+  for (const std::size_t unit : {0u, 1u, 3u, 4u}) {
+    model.units[unit].masters_in = MemorySpace::host;
+    model.units[unit].precision = std::nullopt;
+  }
   for (ParameterSpec& parameter : model.units[1].parameters) parameter.frozen = true;
   model.units[4].apart = Axis::replicate;
   model.units[4].prefix = "u4.";

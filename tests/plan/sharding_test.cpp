@@ -50,7 +50,7 @@ TEST_CASE("every_sharding_that_a_rank_can_update_from_is_sound_and_keeps_what_it
   for (const MeshOfRanks& mesh : {MeshOfRanks{1, 3}, MeshOfRanks{2, 2}, MeshOfRanks{3, 2}, MeshOfRanks{4, 1}}) {
     for (const Sharding& sharding : all_shardings()) {
       if (!may_be(sharding)) continue;
-      for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      for (const Precision& precision : {fp32_precision, bf16_mixed, in_bf16_throughout}) {
         for (const std::size_t micro_batches : {1u, 3u}) {
           PlanOptions options = options_of(sharding, mesh);
           options.precision = precision;
@@ -67,7 +67,7 @@ TEST_CASE("every_sharding_that_a_rank_can_update_from_is_sound_and_keeps_what_it
       }
     }
   }
-  CHECK(sound == 4 * 14 * 4);
+  CHECK(sound == 4 * 14 * 6);
 }
 
 // But for the options' own line.

@@ -126,7 +126,7 @@ TEST_CASE("whole_tensors_come_to_their_owners_and_back") {
   for (const Strategy strategy : all_strategies) {
     for (const std::size_t ranks : {1u, 2u, 3u, 6u, 7u}) {
       const std::size_t replicas = ranks % 2 == 0 ? 2 : 1;
-      for (const Precision& precision : {fp32_precision, bf16_mixed}) {
+      for (const Precision& precision : {fp32_precision, bf16_mixed, in_bf16_throughout}) {
         const Plan plan = compile(input_of(
             whole_model(), {.strategy = strategy, .precision = precision, .ranks = ranks, .replicas = replicas}));
         CHECK(verify(plan).ok());

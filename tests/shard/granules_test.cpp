@@ -180,6 +180,13 @@ TEST_CASE("any_number_of_ranks_has_the_same_bits_with_bf16_parameters_gradients_
   check_any_ranks<tessera::bf16>([](Run& run) { run.options.precision = tessera::bf16_mixed; });
 }
 
+TEST_CASE("any_number_of_ranks_has_the_same_bits_with_bf16_masters") {
+  check_any_ranks<tessera::bf16>([](Run& run) {
+    run.options.precision = tessera::bf16_mixed;
+    run.options.precision.masters = tessera::DType::bf16;
+  });
+}
+
 TEST_CASE("any_number_of_ranks_has_the_same_bits_with_fp16_and_a_step_that_is_skipped") {
   const auto overflows = [](std::set<int> steps) {
     return [steps = std::move(steps)](Run& run) {

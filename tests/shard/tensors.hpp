@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,13 +70,15 @@ using Wrapping = std::vector<std::vector<std::size_t>>;
 class Net {
  public:
   Net(tessera::World& world, const tessera::FullyShardOptions& options, const Wrapping& wrapping,
-      std::unique_ptr<tessera::Optimizer> optimizer, tessera::MemorySpace states_in = tessera::MemorySpace::device)
+      std::unique_ptr<tessera::Optimizer> optimizer, tessera::MemorySpace states_in = tessera::MemorySpace::device,
+      std::optional<std::string> prefix = std::nullopt)
       : model(world, options) {
     for (const std::vector<std::size_t>& sizes : wrapping) {
       units_.push_back(std::make_unique<Unit>(sizes));
       const bool elsewhere = units_.size() % 2 == 0;
       model.add(*units_.back(), {.name = "unit" + std::to_string(units_.size()),
-                                 .states_in = elsewhere ? states_in : tessera::MemorySpace::device});
+                                 .states_in = elsewhere ? states_in : tessera::MemorySpace::device,
+                                 .prefix = prefix});
     }
     model.finalize(std::move(optimizer));
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
@@ -84,6 +87,7 @@ class Net {
           piece.values[i] = weight_of(piece.parameter->elements(), piece.first + i);
         }
       }
+      model.round_masters(model.unit(u));
     }
     model.shards_changed();
   }
@@ -99,7 +103,7 @@ class Net {
     const std::lock_guard lock(mutex);
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
       std::vector<tessera::plan::StateSpec> states = model.plan().unit_states(u);
-      states.emplace_back("master");
+      states.emplace_back("master", model.plan().precision(u).masters);
       for (const tessera::plan::StateSpec& state : states) {
         for (const tessera::StatePiece& piece : model.state_pieces(model.unit(u), state.name)) {
           const std::size_t value = size_of(state.type).count();

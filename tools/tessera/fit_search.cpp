@@ -141,7 +141,7 @@ class Search {
     using tessera::MemorySpace;
     const std::size_t units = question_.subject.model(false).units.size();
     std::vector<tessera::Offload> kinds = {{.optimizer = MemorySpace::host}};
-    if (candidate.setting.options.precision.parameter != tessera::DType::fp32) {
+    if (const auto& types = candidate.setting.options.precision; types.parameter != types.masters) {
       kinds.push_back({.optimizer = MemorySpace::host, .masters = MemorySpace::host});
     }
     const Setting before = candidate.setting;

@@ -49,11 +49,16 @@ std::string held_text(const plan::Plan& plan) {
   return held == parameters ? "" : resharding_text(held);
 }
 
+std::string precision_text(const plan::PlanOptions& options) {
+  const bool own = options.precision.masters != tessera::DType::fp32;
+  return fmt::format("{}{}", to_string(options.precision.parameter), own ? ", masters too" : "");
+}
+
 std::string headline(const PlanReport& report) {
   const plan::PlanOptions& options = report.plan.options;
   std::string text =
       fmt::format("{}; {} on {}, {}", model_text(report.subject, report.plan), to_string(options.strategy),
-                  mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter));
+                  mesh_text(options.ranks, options.replicas), precision_text(options));
   if (!report.plan.parameters_stay_whole()) {
     text += fmt::format(", prefetch {}{}", options.prefetch, held_text(report.plan));
   }
@@ -227,6 +232,7 @@ Json json_of(const PlanReport& report) {
           {"precision", to_string(options.precision.parameter)},
           {"gather", to_string(options.precision.gathered())},
           {"wire", to_string(options.precision.wire)},
+          {"masters", to_string(options.precision.masters)},
           {"prefetch", options.prefetch},
           {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
           {"overlap_reduction", options.overlap_reduction},
@@ -320,7 +326,7 @@ std::string text_of(const std::vector<PlanReport>& reports) {
   rows.push_back(row("persists", reports, [](const PlanReport& report) { return to_string(report.persistent); }));
   rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
   return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan),
-                     mesh_text(options.ranks, options.replicas), to_string(options.precision.parameter),
+                     mesh_text(options.ranks, options.replicas), precision_text(options),
                      counted(first.plan.micro_batches(0), "micro-batch", "micro-batches"), verdicts(reports),
                      table(rows), activations_note(first));
 }

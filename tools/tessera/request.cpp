@@ -20,6 +20,7 @@
 #include "tessera/optim/adamw8bit.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/whole_tensors.hpp"
+#include "tessera/trainer/masters_option.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
@@ -228,7 +229,8 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
                              "(with momentum) one, muon those of adamw, and each rank works on whole matrices [adamw]");
 }
 
-void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options, std::filesystem::path& disk) {
+void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options, std::filesystem::path& disk,
+                          tessera::DType& masters) {
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
   line.whole("--replicas", options.replicas, {1, most_ranks},
@@ -254,6 +256,7 @@ void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options
       "--precision", options.precision,
       {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}, {"fp16", tessera::fp16_mixed}},
       "Of parameters and gradients in the windows and on the wire [fp32]");
+  tessera::trainer::add_masters_option(line, masters);
   line.whole("--prefetch", options.prefetch, {0, most_prefetch}, "Units gathered ahead of the one that computes");
   line.choice<tessera::Resharding>(
       "--reshard-after-forward", options.reshard_after_forward,
@@ -413,6 +416,7 @@ void check_parameters_alone(const CommandLine& line) {
                "--activation-checkpointing",
                "--strategy",
                "--precision",
+               "--masters",
                "--prefetch",
                "--reshard-after-forward",
                "--overlap-reduction",
@@ -492,10 +496,11 @@ Freedom freedom_of(const CommandLine& line) {
 std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments) {
   PlanRequest request;
   ModelOptions model;
+  tessera::DType masters = tessera::DType::fp32;
   tessera::trainer::TravelOptions travel;
   CommandLine line(description, footer, "tessera plan");
   add_model_options(line, model, request);
-  add_sharding_options(line, request.setting.options, request.disk);
+  add_sharding_options(line, request.setting.options, request.disk, masters);
   tessera::trainer::add_travel_options(line, travel);
   add_step_options(line, model, request.setting);
   add_question_options(line, request);
@@ -511,8 +516,9 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);
-  request.setting.options.precision = with_travel(request.setting.options.precision, travel);
-  check_offload_options(line, request.setting.options.offload, request.setting.options.precision);
+  tessera::Precision& precision = request.setting.options.precision;
+  precision = tessera::trainer::with_masters(with_travel(precision, travel), masters);
+  check_offload_options(line, request.setting.options.offload, precision);
   check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);

@@ -96,6 +96,7 @@ void InitialValues::scatter(const Unit& unit, std::span<const std::unique_ptr<Pa
       }
     });
   }
+  sharded_.round_masters(unit);
 }
 
 void InitialValues::copy(BufferTensor& buffer) {

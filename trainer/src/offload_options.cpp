@@ -79,10 +79,11 @@ void check_offload_options(const CommandLine& line, const tessera::Offload& offl
   };
   needs_offload("--offload-units", "of how many units");
   needs_offload("--offload-to", "where that goes");
-  if (offload.masters == tessera::MemorySpace::device || precision.parameter != tessera::DType::fp32) return;
-  throw OptionError(
-      "--offload masters: windows read masters themselves where parameters are fp32; take --precision bf16, or "
-      "--offload optimizer alone");
+  if (offload.masters == tessera::MemorySpace::device || precision.parameter != precision.masters) return;
+  throw OptionError(fmt::format(
+      "--offload masters: windows read masters themselves where parameters are {0}, and masters too; take {1}, or "
+      "--offload optimizer alone",
+      to_string(precision.masters), precision.masters == tessera::DType::fp32 ? "--precision bf16" : "--masters fp32"));
 }
 
 std::string offload_text(const tessera::Offload& offload) {

@@ -16,6 +16,7 @@
 #include "tessera/optim/adamw8bit.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/command_line.hpp"
+#include "tessera/trainer/masters_option.hpp"
 #include "tessera/trainer/number_text.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "trainer/src/checkpoint_options.hpp"
@@ -86,9 +87,11 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
       "--precision",
       {choose("fp32", options.precision, tessera::fp32_precision), choose("tf32", options.tf32, true),
        choose("bf16", options.precision, tessera::bf16_mixed), choose("fp16", options.precision, tessera::fp16_mixed)},
-      "Of activations, of parameters and gradients in the windows, and of what travels; masters, sums and "
-      "optimizer are fp32 in all of them [fp32]; tf32: fp32 whose products run on a GPU's tensor cores, with ten bits "
+      "Of activations, of parameters and gradients in the windows, and of what travels; sums and optimizer are fp32 "
+      "in all of them, and masters unless --masters says otherwise [fp32]; tf32: fp32 whose products run on a GPU's "
+      "tensor cores, with ten bits "
       "of each operand's mantissa");
+  add_masters_option(line, options.masters);
   line.real("--loss-scale", options.loss_scale, {0, 0x1p24},
             "Factor on the loss, for the gradients of fp16; 0: dynamic, from 65536");
   line.whole("--prefetch", options.prefetch, {0, 1024}, "Units gathered ahead of the one that computes");
@@ -389,7 +392,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   require_mesh(options);
   check_outer_steps(line, options);
   check_granules(line, options);
-  options.precision = with_travel(options.precision, options.travel);
+  options.precision = with_masters(with_travel(options.precision, options.travel), options.masters);
   check_offload_options(line, options.offload, options.precision);
   note_sharding(line, options);
 }
@@ -604,7 +607,9 @@ DeviceKind device_kind(const RunOptions& options) {
 }
 
 std::string precision_text(const RunOptions& options) {
-  return options.tf32 ? "fp32, products in tf32" : std::string(to_string(options.precision.parameter));
+  if (options.tf32) return "fp32, products in tf32";
+  const bool own = options.precision.masters != tessera::DType::fp32;
+  return fmt::format("{}{}", to_string(options.precision.parameter), own ? ", masters too" : "");
 }
 
 }  // namespace tessera::trainer

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "tessera/base/philox_rounds.hpp"
+
 #pragma GCC visibility push(default)
 
 namespace tessera {
@@ -13,16 +15,9 @@ using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 
 inline PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key) {
-  constexpr int rounds = 10;
-  for (int round = 0; round < rounds; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
-  }
-  return counter;
+  std::uint32_t words[4] = {counter[0], counter[1], counter[2], counter[3]};
+  philox_rounds<PhiloxCounter>(words, key[0], key[1]);
+  return {words[0], words[1], words[2], words[3]};
 }
 
 }  // namespace tessera

@@ -27,7 +27,7 @@ namespace tessera::plan {
 
 // A category says what bytes are for (docs/numerics.md). Each is a page-aligned region of the arena.
 enum class Category {
-  parameters,       // fp32 masters, and whole parameters
+  parameters,       // masters, and whole parameters
   gradients,        // reduced fp32 gradients
   optimizer,        // the optimizer's states
   accumulation,     // whole fp32 gradients that add up on the rank
@@ -57,9 +57,9 @@ struct Buffer {
 
 // A role says what values are for. Operations name their operands by it.
 enum class Role {
-  master,          // fp32: what this rank updates; as much as it keeps of the parameters where these are fp32 too
+  master,          // what this rank updates; as much as it keeps of the parameters where windows read it
   kept,            // of parameters that windows gather: the masters, or a copy in the type in which they travel (hfsdp)
-  parameters,      // what windows read: a slot (fsdp), the masters (others in fp32), a whole copy (others else)
+  parameters,      // what windows read: a slot (fsdp), the masters (others, of one type), a whole copy (others else)
   encoded,         // what travels to windows, where that is of another type than they read (Precision::gather): a slot
   resharded,       // in the type in which they travel, between two gathers of a pass: sharded over fewer axes
                    // (Resharding)
@@ -76,6 +76,7 @@ enum class Role {
   untrained,       // BufferSpecs one after the other, each aligned as parameters are
   state_slot,      // of states that stand in the host's memory or on disk: where an update has them
   master_slot,     // the same of masters, frozen ones too; what is made from masters is made from it
+  widened,         // masters of 16 bits in fp32, a stretch at a time, while an update works on it
   direction,       // in an update, several: what this rank's shares bring to tensors that are seen whole; and in the
                    // first what comes back
   whole,           // of a group of units, its first one's: the tensors that this rank owns
@@ -86,6 +87,9 @@ enum class Role {
 };
 inline constexpr std::size_t role_count = 22;
 std::string_view to_string(Role role);
+
+// Elements of a stretch of Role::widened: whole blocks of any state.
+inline constexpr std::size_t widened_elements = std::size_t{1} << 20;
 
 inline constexpr std::size_t no_buffer = static_cast<std::size_t>(-1);
 

@@ -25,7 +25,7 @@ std::string_view to_string(MemorySpace space);
 struct Offload {
   MemorySpace optimizer = MemorySpace::device;  // the optimizer's states
   // fp32 masters of units whose parameters are of another type, which then stand on the device by themselves. Masters
-  // that windows read themselves (fp32 parameters) stay; compile() refuses this where all do.
+  // that windows read themselves (parameters of their type) stay; compile() refuses this where all do.
   MemorySpace masters = MemorySpace::device;
   std::size_t units = static_cast<std::size_t>(-1);  // so many; default: all
   friend bool operator==(const Offload&, const Offload&) = default;
@@ -94,7 +94,8 @@ struct Resharding {
 };
 std::string to_string(const Resharding& resharding);  // "true", "false", "shard"
 
-// Types of the five hops of a value (numerics.md). Masters, sums, accumulation, norms and optimizer are fp32 always.
+// Types of the five hops of a value, and of masters (numerics.md). Sums, accumulation, norms and optimizer are fp32
+// always.
 struct Precision {
   DType parameter = DType::fp32;  // what windows show as parameters
   DType gradient = DType::fp32;   // what windows take as gradients
@@ -104,6 +105,12 @@ struct Precision {
   std::optional<DType> gather = std::nullopt;
   DType gathered() const { return gather.value_or(parameter); }
   bool encodes() const { return gathered() != parameter; }
+  // fp32; or bf16 where parameters are and travel so, which windows then read themselves, of 2 bytes in place of 4 or 6.
+  // An update widens them, computes in fp32, and rounds once, up or down by chance (kernels/rounding.hpp). Not with
+  // outer steps.
+  DType masters = DType::fp32;
+  // Whether windows read masters, or what travels from them as it is.
+  bool reads_masters() const { return parameter == masters && !encodes(); }
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 inline constexpr Precision fp32_precision{};

@@ -31,12 +31,15 @@ class ModelInspection : public ModelSteps {
   // step reduced, divided and times its loss scale as hooks see it. With outer steps also "anchor", the masters after
   // the last one, and "outer momentum", of which each rank has 1/N. Frozen parameters have a master alone. On a CUDA
   // device the values are its memory, as buffer()'s are: kernels::copy takes them to the host, and whole() a whole
-  // parameter. Only where a rank that trains by itself keeps its gradient in 16 bits (Optimizer::widens()), that of
-  // "gradient" is a copy in the host's memory, renewed by the next such call.
-  // A state that has another type, or a value for several elements, is refused.
+  // parameter. Only where masters are bf16 (Precision::masters), and where a rank that trains by itself keeps its
+  // gradient in 16 bits (Optimizer::widens()), they are a copy in the host's memory, renewed by the next such call. A
+  // state that has another type, or a value for several elements, is refused.
   std::vector<ParameterPiece> pieces(const Unit& unit, std::string_view state = "master");
   // The same in the state's own type, of all but "gradient".
   std::vector<StatePiece> state_pieces(const Unit& unit, std::string_view state);
+  // Masters of 16 bits become the copy that pieces() gave of them, after it was written to, rounded to nearest. Does
+  // nothing where pieces() are the masters themselves. Synchronises.
+  void round_masters(const Unit& unit);
   // Call after writing to pieces() of masters or states: makes what is whole follow. The anchor of outer steps stays as
   // it is, unless it is written, too. Collective.
   void shards_changed();

@@ -59,7 +59,7 @@ struct UnitOptions {
   AxisSet apart = {};
   // Where the states of its optimizer, and its masters, stand between updates, in place of what the model's
   // FullyShardOptions::offload says. The host's memory is pinned, of a device. Masters that windows read themselves
-  // (fp32 parameters) stay on the device: UsageError from finalize() else.
+  // (parameters of their type) stay on the device: UsageError from finalize() else.
   std::optional<MemorySpace> states_in = std::nullopt;
   std::optional<MemorySpace> masters_in = std::nullopt;
   // Full names of its tensors begin with this; default: the unit's name and a dot.

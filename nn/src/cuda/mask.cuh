@@ -1,11 +1,12 @@
-// Dropout masks on a CUDA device: the words of rows/dropout_lanes.hpp, from the same counters. Counter c of a row has the
-// words of four columns, sixteen apart.
+// Dropout masks on a CUDA device: the words of rows/dropout_lanes.hpp, from the same counters. Counter c of a row has
+// the words of four columns, sixteen apart.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "src/rows/row_table.hpp"
+#include "tessera/base/philox_rounds.hpp"
 #include "tessera/device/cuda_launch.cuh"
 
 namespace tessera::nn::cuda {
@@ -24,27 +25,12 @@ __device__ inline std::size_t mask_column(std::size_t counter, std::size_t word)
   return counter / mask_lanes * (mask_lanes * mask_words) + word * mask_lanes + counter % mask_lanes;
 }
 
-// Philox4x32-10, as in base/philox.hpp.
-__device__ inline void philox_words(std::uint32_t (&c)[4], std::uint32_t key0, std::uint32_t key1) {
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * c[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * c[2];
-    c[0] = static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ key0;
-    c[1] = static_cast<std::uint32_t>(b);
-    c[2] = static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ key1;
-    c[3] = static_cast<std::uint32_t>(a);
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-}
-
 // 0 or the mask's scale, for the four columns of a counter.
 __device__ inline void mask_factors(const DropoutMask& mask, std::uint64_t row, std::uint32_t counter,
                                     float (&factors)[4]) {
   std::uint32_t c[4] = {counter, static_cast<std::uint32_t>(row), mask.step,
                         static_cast<std::uint32_t>(row >> 32) << 16 | mask.layer};
-  philox_words(c, mask.key[0], mask.key[1]);
+  philox_rounds<DropoutMask>(c, mask.key[0], mask.key[1]);
   for (std::size_t word = 0; word < mask_words; ++word) factors[word] = c[word] < mask.drop_below ? 0.0f : mask.scale;
 }
 

@@ -3,24 +3,11 @@
 #pragma once
 
 #include "src/rows/elements.hpp"
+#include "tessera/base/philox_rounds.hpp"
 
 namespace tessera::nn {
 
 inline constexpr std::size_t mask_columns = 64;
-
-// Philox4x32 as in base/philox.hpp. Calls instead of a loop: compilers then vectorise over the lanes.
-template <typename Set, int rounds>
-[[gnu::always_inline]] inline void philox_rounds(std::uint32_t (&c)[4], std::uint32_t key0, std::uint32_t key1) {
-  if constexpr (rounds > 0) {
-    const std::uint64_t a = std::uint64_t{0xD2511F53} * c[0];
-    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * c[2];
-    c[0] = static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ key0;
-    c[1] = static_cast<std::uint32_t>(b);
-    c[2] = static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ key1;
-    c[3] = static_cast<std::uint32_t>(a);
-    philox_rounds<Set, rounds - 1>(c, key0 + 0x9E3779B9, key1 + 0xBB67AE85);
-  }
-}
 
 // Factors of the columns 64 · block, … of a row: 0 or the mask's scale.
 template <typename Set>
@@ -30,7 +17,7 @@ void mask_block(const DropoutMask& mask, std::uint64_t row, std::size_t block, f
   std::uint32_t drawn[4][lane_count];
   for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
     std::uint32_t counter[4] = {first + lane, static_cast<std::uint32_t>(row), mask.step, layer};
-    philox_rounds<Set, 10>(counter, mask.key[0], mask.key[1]);
+    philox_rounds<Set>(counter, mask.key[0], mask.key[1]);
     drawn[0][lane] = counter[0];
     drawn[1][lane] = counter[1];
     drawn[2][lane] = counter[2];

@@ -4,6 +4,7 @@
 #include "kernels/cpu/adamw8bit_of_lanes.hpp"
 #include "kernels/cpu/blocks.hpp"
 #include "kernels/cpu/codes_of_lanes.hpp"
+#include "kernels/cpu/rounding_of_lanes.hpp"
 #include "kernels/cpu/updates_of_lanes.hpp"
 #include "kernels/exact_arithmetic.hpp"
 
@@ -283,6 +284,7 @@ inline constexpr KernelTable table_of_lanes = {
     .adamw = adamw_lanes<Lanes>,
     .adamw8bit = adamw8bit_lanes<Lanes>,
     .sgd = sgd_lanes<Lanes>,
+    .round = round_lanes<Lanes>,
 };
 
 }  // namespace tessera::kernels

@@ -10,6 +10,7 @@
 #include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/reduce.hpp"
+#include "tessera/kernels/rounding.hpp"
 #include "tessera/kernels/step_scalars.hpp"
 
 namespace tessera::kernels::cuda {
@@ -49,6 +50,8 @@ void muon_apply(void* native, float* master, const bf16* direction, std::size_t 
                 const StepScalars* scalars);
 void divide_by_norm(void* native, bf16* x, std::size_t count, const double* squares, float least);
 void combine(void* native, const Combination& of);
+
+void round_stochastically(void* native, const RoundedSpans& spans, const StepScalars* scalars);
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings);
 void set_part(void* native, StepPart* part, const StepPart& value);

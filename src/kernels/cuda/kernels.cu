@@ -1048,6 +1048,59 @@ void combine(void* native, const Combination& of) {
   run(native, CombineElements{halves(of.to), halves(of.x), halves(of.y), of.a, of.b}, of.count, packs);
 }
 
+// ---- stochastic rounding: a thread has a counter, whose words are for eight elements (kernels/rounding.hpp) ----
+
+namespace {
+
+constexpr std::size_t rounding_lanes = 16, rounding_block = 8 * rounding_lanes;
+
+struct RoundElements {
+  std::uint16_t* to;
+  const float* from;
+  std::size_t count;
+  std::uint32_t key[2];
+  std::uint64_t first;
+};
+
+__device__ void round_element(const RoundElements& of, std::uint64_t element, std::uint32_t drawn) {
+  if (element < of.first || element - of.first >= of.count) return;
+  const std::size_t i = element - of.first;
+  const std::uint32_t bits = float_to_bits(of.from[i]);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  of.to[i] = static_cast<std::uint16_t>((nan ? bits | 0x400000u : bits + drawn) >> 16);
+}
+
+__global__ void round_elements(const RoundElements of, std::size_t counters, const StepScalars* scalars) {
+  const auto step = static_cast<std::uint64_t>(scalars->step);
+  const std::size_t first = of.first / rounding_block * rounding_lanes;
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  for (std::size_t k = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; k < counters; k += stride) {
+    const std::uint64_t counter = first + k;
+    std::uint32_t words[4] = {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),
+                              static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32)};
+    philox_rounds<RoundElements>(words, of.key[0], of.key[1]);
+    const std::uint64_t place = counter / rounding_lanes * rounding_block + counter % rounding_lanes;
+    for (std::size_t word = 0; word < 4; ++word) {
+      round_element(of, place + 2 * word * rounding_lanes, words[word] & 0xffffu);
+      round_element(of, place + (2 * word + 1) * rounding_lanes, words[word] >> 16);
+    }
+  }
+}
+
+}  // namespace
+
+void round_stochastically(void* native, const RoundedSpans& spans, const StepScalars* scalars) {
+  const std::size_t begin = spans.first / rounding_block, end = (spans.first + spans.count - 1) / rounding_block + 1;
+  const std::size_t counters = (end - begin) * rounding_lanes;
+  launch(native, tessera::cuda::blocks_for(counters), round_elements,
+         RoundElements{reinterpret_cast<std::uint16_t*>(spans.to),
+                       spans.from,
+                       spans.count,
+                       {spans.key[0], spans.key[1]},
+                       spans.first},
+         counters, scalars);
+}
+
 // ---- the step's scalars: one thread decides, so that there is one order ----
 
 namespace {

@@ -74,9 +74,10 @@ struct RunOptions {
   double outer_learning_rate = 1.0;
   double outer_momentum = 0.0;
   tessera::Precision precision = tessera::fp32_precision;
-  TravelOptions travel;     // is in `precision` when options are read
-  bool tf32 = false;        // products of fp32 on CUDA devices
-  double loss_scale = 0.0;  // 0: dynamic; only fp16 reads it
+  TravelOptions travel;                           // is in `precision` when options are read
+  tessera::DType masters = tessera::DType::fp32;  // given; check_run_options() makes them the precision's
+  bool tf32 = false;                              // products of fp32 on CUDA devices
+  double loss_scale = 0.0;                        // 0: dynamic; only fp16 reads it
   std::size_t prefetch = 1;
   tessera::Resharding reshard_after_forward = true;
   tessera::Offload offload;

@@ -1,0 +1,228 @@
+// Masters in bf16, rounded by chance: every strategy, wrapping, mesh and number of ranks has the bits of whole tensors
+// in plain memory that are widened, updated and rounded.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/hash.hpp"
+#include "tensors.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
+#include "tessera/kernels/rounding.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/optim/adamw8bit.hpp"
+#include "tessera/optim/sgd.hpp"
+#include "toy_model.hpp"
+#include "whole_optimizers.hpp"
+
+namespace bf16_masters_test {
+
+namespace {
+
+using tensors::Wrapping;
+using tessera::DType;
+using tessera::FullyShardOptions;
+using tessera::MemorySpace;
+using tessera::Strategy;
+using toy::contains;
+using toy::failure_of;
+
+using Values = std::map<std::string, tensors::Bytes>;
+
+constexpr int steps = 5;
+constexpr std::uint64_t seed = 11;
+const tessera::AdamW settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
+constexpr tessera::Precision in_bf16{DType::bf16, DType::fp32, DType::fp32, DType::bf16};
+
+const Wrapping each_alone = {{0}, {1}, {7}, {129}, {257}, {1031}, {2049}};
+const Wrapping all_together = {{0, 1, 7, 129, 257, 1031, 2049}};
+const Wrapping in_pairs = {{2049, 1}, {0, 1031}, {257, 129}, {7}};
+
+FullyShardOptions with(FullyShardOptions options) {
+  options.precision = in_bf16;
+  options.seed = seed;
+  return options;
+}
+
+Values train(int ranks, const FullyShardOptions& options, const Wrapping& wrapping,
+             MemorySpace states_in = MemorySpace::device) {
+  Values values;
+  std::mutex mutex;
+  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    tensors::Net net(world, with(options), wrapping, settings, states_in, "");
+    for (int step = 0; step < steps; ++step) net.step(step);
+    net.collect(values, mutex);
+  });
+  return values;
+}
+
+template <typename T>
+tensors::Bytes bytes_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+Values train_plainly() {
+  Values result;
+  tessera::Stream stream(tessera::Device::cpu(), {.mode = tessera::StreamMode::immediate});
+  for (std::size_t unit = 0; unit < each_alone.size(); ++unit) {
+    const std::size_t size = each_alone[unit].front();
+    std::vector<float> widened(size), gradient(size), m(size), v(size);
+    std::vector<tessera::bf16> master(size);
+    for (std::size_t i = 0; i < size; ++i) master[i] = tessera::bf16(tensors::weight_of(size, i));
+    tessera::kernels::StepScalars scalars;
+    for (int step = 0; step < steps; ++step) {
+      for (std::size_t i = 0; i < size; ++i) gradient[i] = tensors::gradient_of(size, step, i);
+      for (std::size_t i = 0; i < size; ++i) widened[i] = static_cast<float>(master[i]);
+      const double norm[] = {1.0};
+      tessera::kernels::begin_update(stream, &scalars, {norm, 1, 1}, {.decay = {settings.beta1, settings.beta2}});
+      tessera::kernels::adamw(
+          stream, {widened.data(), m.data(), v.data(), gradient.data(), size},
+          {settings.learning_rate, settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay}, &scalars);
+      tessera::kernels::round_stochastically(
+          stream, {master.data(), widened.data(), size, tessera::key_of(seed, tensors::name_of(size)), 0}, &scalars);
+    }
+    if (size == 0) continue;
+    result["master/" + tensors::name_of(size)] = bytes_of(master);
+    result["m/" + tensors::name_of(size)] = bytes_of(m);
+    result["v/" + tensors::name_of(size)] = bytes_of(v);
+  }
+  return result;
+}
+
+// Its gradient is 1 everywhere.
+struct Slope : tessera::Module {
+  tessera::Parameter weight{{4096}, tessera::Initial::ones()};
+  void visit(tessera::ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void forward(tessera::Window&) {}
+  void backward(tessera::Window& window) {
+    const std::span<float> gradient = window.gradient<float>(weight);
+    window.stream().submit([gradient] { std::fill(gradient.begin(), gradient.end(), 1.0f); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("bf16_masters_have_the_bits_of_whole_tensors_for_every_strategy_wrapping_and_number_of_ranks") {
+  const Values expected = train_plainly();
+  CHECK(expected.size() == 6 * 3);
+  for (const Wrapping& wrapping : {each_alone, all_together, in_pairs}) {
+    for (const int ranks : {1, 2, 3, 5}) {
+      for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+        CAPTURE(wrapping.size());
+        CAPTURE(ranks);
+        CAPTURE(to_string(strategy));
+        CHECK((train(ranks, {.strategy = strategy}, wrapping) == expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("bf16_masters_have_the_same_bits_on_meshes_on_threads_beside_states_of_the_host_and_in_test_modes") {
+  const Values expected = train_plainly();
+  for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::fsdp}) {
+    CAPTURE(to_string(strategy));
+    CHECK((train(6, {.strategy = strategy, .replicas = 2}, in_pairs) == expected));
+  }
+  for (const int ranks : {1, 3}) {
+    FullyShardOptions options{.strategy = Strategy::fsdp};
+    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
+    options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true};
+    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
+  }
+  tessera::parallel::set_threads(3);
+  CHECK((train(2, {}, all_together) == expected));
+  tessera::parallel::set_threads(1);
+}
+
+// Several micro-batches, clipping, skipped steps, frozen parameters, gradients of 16 bits; optimizers of other states,
+// and one that sees tensors whole.
+TEST_CASE("strategies_have_equal_bits_with_bf16_masters_whatever_the_optimizer") {
+  using MakeOptimizer = std::function<std::unique_ptr<tessera::Optimizer>(float)>;
+  const MakeOptimizer optimizers[] = {
+      nullptr, toy::in_eight_bits,
+      [](float clip) -> std::unique_ptr<tessera::Optimizer> {
+        return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f, .clip_norm = clip};
+      },
+      [](float clip) -> std::unique_ptr<tessera::Optimizer> { return std::make_unique<whole_optimizers::Lamb>(clip); }};
+  for (const MakeOptimizer& optimizer : optimizers) {
+    for (const int ranks : {1, 3}) {
+      toy::Run run;
+      run.ranks = ranks;
+      run.optimizer = optimizer;
+      run.widths = {3, 86, 3, 257, 1};
+      run.options.precision = tessera::bf16_mixed;
+      run.options.precision.masters = DType::bf16;
+      run.options.micro_batches = 2;
+      run.options.accumulation = tessera::AccumulationMode::reduced;
+      run.frozen = {0};
+      run.overflows = {2};
+      run.options.strategy = Strategy::ddp;
+      const toy::Result expected = toy::train<tessera::bf16>(run);
+      for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
+        run.options.strategy = strategy;
+        INFO(toy::describe(run));
+        CHECK(toy::same_bits(toy::train<tessera::bf16>(run), expected));
+      }
+      run.options.precision.masters = DType::fp32;
+      CHECK_FALSE(toy::same_bits(toy::train<tessera::bf16>(run), expected));
+    }
+  }
+}
+
+TEST_CASE("a_recompiled_model_goes_on_with_its_bf16_masters") {
+  for (const int ranks : {1, 3}) {
+    Values values;
+    std::mutex mutex;
+    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+      tensors::Net net(world, with({}), in_pairs, settings, MemorySpace::device, "");
+      for (int step = 0; step < steps; ++step) {
+        if (step == 2) net.model.recompile();
+        net.step(step);
+      }
+      net.collect(values, mutex);
+    });
+    CHECK((values == train_plainly()));
+  }
+}
+
+// Updates of a hundredth of bf16's last place move the mean as fp32 masters would; to nearest nothing would move.
+TEST_CASE("small_updates_are_not_lost_in_bf16_masters") {
+  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    Slope slope;
+    tessera::FullyShard model(world, {.precision = in_bf16});
+    model.add(slope, "slope");
+    model.finalize(tessera::Sgd{.learning_rate = 0x1p-15f});
+    for (int step = 0; step < 512; ++step) {
+      model.forward(slope);
+      model.backward(slope);
+      model.update();
+    }
+    double sum = 0;
+    for (const float value : model.whole(slope.weight)) sum += value;
+    CHECK(sum / 4096 == doctest::Approx(1.0 - 512 * 0x1p-15).epsilon(0.0005));
+  });
+}
+
+TEST_CASE("masters_that_cannot_be_bf16_are_refused_by_name") {
+  const auto message = [](const FullyShardOptions& options) {
+    return failure_of(2, [&](tessera::World& world) { tensors::Net(world, options, {{7}}, settings); });
+  };
+  FullyShardOptions options{.precision = {DType::fp32, DType::fp32, DType::fp32, DType::bf16}};
+  CHECK(contains(message(options), "masters of the model are bf16, and its parameters fp32"));
+  options.precision = {DType::fp16, DType::fp16, DType::fp16, DType::fp16};
+  CHECK(contains(message(options), "masters are fp32, or bf16 where parameters are"));
+  options = with({.strategy = Strategy::hsdp, .replicas = 2, .outer = {.every = 2}});
+  CHECK(contains(message(options), "does not go with outer steps"));
+  options = with({.offload = {.masters = MemorySpace::host}});
+  CHECK(contains(message(options), "move the optimizer's states alone"));
+}
+
+}  // namespace bf16_masters_test
