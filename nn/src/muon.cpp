@@ -60,6 +60,11 @@ class MuonOptimizer final : public Optimizer, WholeTensors {
 
   std::string_view name() const final { return "muon"; }
   std::vector<std::string> states() const final { return {"momentum", "v"}; }
+  std::vector<plan::StateSpec> state_specs() const final {
+    plan::StateSpec second("v");
+    second.elementwise = true;
+    return {"momentum", second};
+  }
   float learning_rate() const final { return settings_.learning_rate; }
   float weight_decay() const final { return settings_.weight_decay; }
   std::vector<ParameterGroup> groups() const final { return settings_.groups; }

@@ -100,7 +100,7 @@ void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::
         const std::vector<plan::StateSpec>& states = plan.unit_states(master.source.unit);
         const auto found = std::find_if(states.begin(), states.end(),
                                         [&](const plan::StateSpec& state) { return state.name == name; });
-        if (found == states.end()) continue;
+        if (found == states.end() || !plan.has_value(master.source.unit, master.source.place, *found)) continue;
         source.unit = master.source.unit;
         source.place = master.source.place;
         if (!replica) source.replica = master.source.replica;

@@ -36,6 +36,7 @@ class BufferList {
   }
   Bytes bytes_of(std::size_t unit, const Content& content, std::span<const Part> parts) const {
     std::size_t elements = 0;
+    if (content.begin > 0) return content.size(plan_.packed_elements(unit, content));
     for (const Part part : parts) elements += plan_.layouts[unit].elements(content.over, part);
     return content.size(elements);
   }
@@ -138,7 +139,8 @@ void add_training(Plan& plan, BufferList& list, std::size_t unit) {
     const Content content{.type = state.type,
                           .over = plan.sharding(unit).optimizer,
                           .space = *plan.units[unit].states_in,
-                          .block = state.block};
+                          .block = state.block,
+                          .begin = state.elementwise ? plan.layouts[unit].elementwise_begin() : 0};
     buffers.states.push_back(list.add(fmt::format("{}.{}", plan.units[unit].name, state.name),
                                       kept_in(content.space, Category::optimizer), unit, content, only_trained));
   }

@@ -705,7 +705,9 @@ void Emitter::follow_states(std::size_t unit) {
   if (plan_.mesh.group(own - kept).empty()) return;
   const std::vector<Visit> visits = states_of_host(unit);
   fetch(visits, own);
-  for (const Held& state : states(unit, visits.empty() ? Role::state : Role::state_slot)) all_gather(state, own, kept);
+  for (const Held& state : states(unit, visits.empty() ? Role::state : Role::state_slot)) {
+    all_gather(state, plan_.own(unit, buffers(unit).states[state.state]), kept);
+  }
   evict(visits, kept);
   release(visits);
 }

@@ -28,10 +28,15 @@ UnitLayout::UnitLayout(const UnitSpec& unit, const MeshShape& mesh, std::size_t 
 
 void UnitLayout::lay_out(const UnitSpec& unit, Part part) {
   std::size_t end = 0;
-  for (std::size_t parameter = 0; parameter < unit.parameters.size(); ++parameter) {
-    if (parts_[parameter] != part) continue;
-    offsets_[parameter] = begin(part) + end;
-    end += round_up(counts_[parameter], alignment_);
+  for (const bool whole : {true, false}) {
+    for (std::size_t parameter = 0; parameter < unit.parameters.size(); ++parameter) {
+      const bool is_whole = part == Part::trained && unit.parameters[parameter].whole.has_value();
+      if (parts_[parameter] != part || is_whole != whole) continue;
+      offsets_[parameter] = begin(part) + end;
+      end += round_up(counts_[parameter], alignment_);
+      if (part == Part::trained) trained_.push_back(parameter);
+    }
+    if (part == Part::trained) (whole ? elementwise_begin_ : elementwise_end_) = end;
   }
   shard_elements_[static_cast<std::size_t>(part)] = round_up((end + ranks_ - 1) / ranks_, alignment_);
 }

@@ -135,7 +135,9 @@ Bytes checkpoint_copy(const Plan& plan) {
     masters += master.size(trained + layout.elements(plan.own(unit), Part::frozen));
     elements += layout.buffer_elements();
     if (!plan.trains(unit)) continue;
-    for (const Content& state : plan.unit_buffers[unit].states) states += state.size(trained);
+    for (const Content& state : plan.unit_buffers[unit].states) {
+      states += state.size(state.begin > 0 ? plan.packed_elements(unit, state) : trained);
+    }
     if (plan.diverges()) elements += 2 * layout.shard_elements(Part::trained);  // anchor and outer momentum
   }
   return size_of(DType::fp32) * elements + masters + states;

@@ -189,9 +189,15 @@ std::vector<AxisSet> Plan::summed(std::size_t unit) const {
 }
 
 AxisSet Plan::own(std::size_t unit, const Content& content) const {
+  if (content.begin > 0) return content.over;
   const UnitBuffers& known = unit_buffers[unit];
   const bool of_outer_steps = content == known[Role::anchor] || content == known[Role::outer_momentum];
   return of_outer_steps ? common(unit) : own(unit);
+}
+
+std::size_t Plan::packed_elements(std::size_t unit, const Content& content) const {
+  const UnitLayout& layout = layouts[unit];
+  return std::min(layout.elements(content.over, Part::trained), layout.elementwise_end() - content.begin);
 }
 
 AxisSet Plan::held_between_windows(const Resharding& resharding, AxisSet parameters) const {

@@ -63,6 +63,8 @@ inline Range divided(const Plan& plan, const Range& whole, AxisSet axes) {
 // there.
 inline Range share_range(const Plan& plan, std::size_t unit, const Content& content, Part part, AxisSet over) {
   const UnitLayout& layout = plan.layouts[unit];
+  if (content.begin > 0)
+    return fixed_range(content.buffer, Bytes(0), content.size(plan.packed_elements(unit, content)));
   const Range all = fixed_range(content.buffer, content.size(layout.begin_in(content.over, part)),
                                 content.size(layout.elements(content.over, part)));
   return divided(plan, all, (over & layout.common()) - content.over);

@@ -16,6 +16,11 @@ std::vector<std::string> names_of(std::span<const StateSpec> states) {
 }
 
 std::string describe(const StateSpec& state) {
+  if (state.elementwise) {
+    StateSpec of_all = state;
+    of_all.elementwise = false;
+    return describe(of_all) + " of tensors that are not seen whole";
+  }
   if (state.block > 1)
     return fmt::format("{} ({}, one of {} elements)", state.name, to_string(state.type), state.block);
   return state.type == DType::fp32 ? state.name : fmt::format("{} ({})", state.name, to_string(state.type));

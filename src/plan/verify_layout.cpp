@@ -145,7 +145,25 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
 struct Values {
   DType type;
   std::size_t block = 1;
+  bool elementwise = false;
 };
+
+// Trained tensors each stand on the unit's alignment, and those that the optimizer sees whole stand first.
+std::size_t elements_of(const Plan& plan, std::size_t unit, bool seen_whole) {
+  const std::size_t alignment = alignment_for(plan.unit_states(unit));
+  std::size_t result = 0;
+  for (const ParameterSpec& parameter : plan.units[unit].parameters) {
+    if (parameter.frozen || parameter.whole.has_value() != seen_whole) continue;
+    result += (element_count(parameter.shape) + alignment - 1) / alignment * alignment;
+  }
+  return result;
+}
+
+// A rank has no more of the other tensors than its share, and no more than there are.
+Bytes packed_size(const Plan& plan, std::size_t unit, const Content& content) {
+  const std::size_t share = plan.layouts[unit].shard_elements(Part::trained) * shards_of(plan, unit, content.over);
+  return size_of(content.type) * (std::min(share, elements_of(plan, unit, false)) / content.block);
+}
 
 // Slots have room for their largest tenant, other buffers for what they hold.
 void check_content(const Plan& plan, std::size_t unit, Role role, const Content& content, const Values& expected,
@@ -158,6 +176,7 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   const std::size_t block = std::max(expected.block, block_of(expected.type));
   const bool is_whole_blocks = elements % block == 0 && layout.shard_elements(Part::trained) % block == 0;
   Bytes size = size_of(content.type) * (elements / block) * shards_of(plan, unit, content.over);
+  if (content.begin > 0) size = packed_size(plan, unit, content);
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
   if (role == Role::widened) {
     const std::size_t shards = shards_of(plan, unit, sharding_of(plan.options).optimizer & owned(plan, unit));
@@ -173,7 +192,8 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
            fmt::format("{} of {} in {} is not in the memory of the {}", to_string(role), plan.units[unit].name,
                        buffer.name, to_string(space)));
   }
-  const bool is_typed = content.type == expected.type && content.block == expected.block && is_whole_blocks;
+  const bool is_typed = content.type == expected.type && content.block == expected.block && is_whole_blocks &&
+                        content.begin == (expected.elementwise ? elements_of(plan, unit, true) : 0);
   if (fits && is_typed && is_placed(plan, unit, role, content)) return;
   report(ViolationKind::layout, {unit, static_cast<std::size_t>(role)}, {no_unit, 0},
          fmt::format("{} of {} in {} is of another type, placement or size than the options say", to_string(role),
@@ -202,7 +222,7 @@ void check_states(const Plan& plan, std::size_t unit, const Report& report) {
                   fmt::format("{} has not the states of its optimizer", plan.units[unit].name));
   }
   for (std::size_t state = 0; state < specs.size(); ++state) {
-    const Values expected{specs[state].type, specs[state].block};
+    const Values expected{specs[state].type, specs[state].block, specs[state].elementwise};
     check_content(plan, unit, Role::state, buffers.states[state], expected, report);
     if (has_slots) check_content(plan, unit, Role::state_slot, buffers.state_slots[state], expected, report);
     check_begins(plan, unit, specs[state].block, fmt::format("state {}", specs[state].name), report);
@@ -468,6 +488,7 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
   const UnitLayout& layout = plan.layouts[access.tenant];
+  if (content.begin > 0) return range == fixed_range(range.buffer, Bytes(0), packed_size(plan, access.tenant, content));
   const std::vector<Share> shares = shares_of(plan, operation, access);
   return std::any_of(shares.begin(), shares.end(), [&](const Share& share) {
     if (share.both_parts) {
@@ -635,7 +656,8 @@ bool is_of_one_share(const Plan& plan, const Operation& operation) {
   if (operation.kind == OperationKind::cast && accesses.size() != 2) return false;
   const auto is_as_the_first = [&](const Access& access) {
     const bool nothing = access.range.size == Bytes(0) && accesses[0].range.size == Bytes(0);
-    return nothing || access.role == Role::widened || share_in(plan, access) == share_in(plan, accesses[0]);
+    return nothing || access.role == Role::widened || plan.content(access).begin > 0 ||
+           share_in(plan, access) == share_in(plan, accesses[0]);
   };
   return std::all_of(accesses.begin(), accesses.end(),
                      [&](const Access& access) { return access.tenant == no_unit || is_as_the_first(access); });

@@ -41,7 +41,10 @@ std::vector<StatePiece> pieces_of(const plan::Plan& plan, std::size_t unit, std:
 
 // Whether the plan keeps this state of the parameter.
 bool keeps(const plan::Plan& plan, std::size_t unit, std::size_t parameter, std::size_t state) {
-  return has_state(plan, unit, state) && (state == 0 || plan.layouts[unit].part(parameter) == plan::Part::trained);
+  if (state == 0 || !has_state(plan, unit, state)) return state == 0;
+  if (plan.layouts[unit].part(parameter) == plan::Part::frozen) return false;
+  const std::vector<plan::StateSpec>& states = plan.unit_states(unit);
+  return state > states.size() || plan.has_value(unit, parameter, states[state - 1]);
 }
 
 // Values of one optimizer mean nothing to another one, to which a unit may go over with the program that trains it.

@@ -128,6 +128,10 @@ std::vector<float> ModelInspection::whole(const Parameter& parameter, std::strin
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
   const plan::Content& content = elements_of(model, unit, state);
+  if (plan().layouts[unit.index()].offset(unit.index_of(parameter)) < content.begin) {
+    throw UsageError(
+        fmt::format("{} is seen whole by its optimizer, which keeps no \"{}\" of it", parameter.name(), state));
+  }
   std::vector<float> copy;
   const HostPieces here(stream(), settled_pieces(executor, unit.index(), content, copy));
   return whole_parameter(world(), plan(), {parameter, state, plan().own(unit.index(), content)}, here.pieces());

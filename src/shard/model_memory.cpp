@@ -69,19 +69,30 @@ kernels::StepScalars* ModelMemory::scalars(std::size_t program) {
   return reinterpret_cast<kernels::StepScalars*>(base(plan_.program_buffers[program].scalars));
 }
 
+bool ModelMemory::has_values(std::size_t unit, const plan::Content& content, std::size_t parameter) const {
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  if (layout.part(parameter) == plan::Part::frozen) return content == plan_.unit_buffers[unit][plan::Role::master];
+  return layout.offset(parameter) >= content.begin;
+}
+
+std::size_t ModelMemory::place_in(std::size_t unit, const plan::Content& content, std::size_t element) const {
+  if (content.begin == 0) return element;
+  const std::size_t first = plan_.layouts[unit].share_begin(rank_, content.over);
+  return first + element - std::max(first, content.begin);
+}
+
 std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, const plan::Content& content, std::byte* values) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const bool masters = content == plan_.unit_buffers[unit][plan::Role::master];
   const AxisSet own = plan_.own(unit, content);
   std::vector<ParameterPiece> result;
   for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);
-    if (!masters && part == plan::Part::frozen) continue;
+    if (!has_values(unit, content, piece.parameter)) continue;
     const Bytes begin = offset(plan::my_shard(plan_, unit, content, part));
     auto* const shard = reinterpret_cast<float*>(values) + begin.count() / size_of(content.type).count();
     result.push_back({units_[unit]->parameters()[piece.parameter],
                       piece.parameter_offset,
-                      {shard + (piece.shard_offset - layout.begin_in(own, part)), piece.count}});
+                      {shard + place_in(unit, content, piece.shard_offset - layout.begin_in(own, part)), piece.count}});
   }
   return result;
 }
@@ -89,16 +100,16 @@ std::vector<ParameterPiece> ModelMemory::pieces_of(std::size_t unit, const plan:
 std::vector<StatePiece> ModelMemory::state_pieces(std::size_t unit, const plan::Content& content) {
   const plan::UnitLayout& layout = plan_.layouts[unit];
   const AxisSet own = plan_.own(unit, content);
-  const bool masters = content == plan_.unit_buffers[unit][plan::Role::master];
   std::vector<StatePiece> result;
   for (const plan::ShardPiece& piece : layout.pieces(rank_, own)) {
     const plan::Part part = layout.part(piece.parameter);
-    if (!masters && part == plan::Part::frozen) continue;
+    if (!has_values(unit, content, piece.parameter)) continue;
     std::byte* const shard = address(plan::my_shard(plan_, unit, content, part));
     const Bytes size = size_of(content.type) * plan::values_of(piece.count, content.block);
+    const std::size_t place = place_in(unit, content, piece.shard_offset - layout.begin_in(own, part));
     result.push_back({units_[unit]->parameters()[piece.parameter],
                       piece.parameter_offset / content.block,
-                      {shard + content.size(piece.shard_offset - layout.begin_in(own, part)).count(), size.count()}});
+                      {shard + content.size(place).count(), size.count()}});
   }
   return result;
 }

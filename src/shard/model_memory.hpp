@@ -47,11 +47,14 @@ class ModelMemory {
   std::vector<ParameterPiece> pieces_of(std::size_t unit, const plan::Content& content, std::byte* values);
   // The same of any of its persistent buffers, in its own type.
   std::vector<StatePiece> state_pieces(std::size_t unit, const plan::Content& content);
+  // Returns where such a buffer has the value of an element of what the rank holds of the unit's trained part.
+  std::size_t place_in(std::size_t unit, const plan::Content& content, std::size_t element) const;
   std::span<float> values(const Unit& unit, const Buffer& untrained);
   std::vector<MemoryRegion> regions();
 
  private:
   ModelMemory(World& world, const Model& model, const plan::MemoryReport& memory);
+  bool has_values(std::size_t unit, const plan::Content& content, std::size_t parameter) const;
   Bytes offset(const plan::Range& range) const;  // in its buffer
 
   const plan::Plan& plan_;

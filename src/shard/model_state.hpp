@@ -70,7 +70,7 @@ struct ModelState {
   plan::Plan plan;
   bool values_are_gone = false;                // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_or_null;  // it uses all of the above
-  // By unit and name: of masters and gradients in 16 bits, for whoever looks at them.
+  // Masters and gradients of 16 bits in fp32, by unit and name, for whoever looks at them.
   std::map<std::pair<std::size_t, std::string>, std::vector<float>> copies;
   std::function<void()> refresh_buffers;  // from where an adapter's modules keep them; empty: none
   std::shared_ptr<const void> ends_with_world;

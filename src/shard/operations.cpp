@@ -333,8 +333,7 @@ void Operations::prepare_gradient(const Operation& operation, Stream& on) {
     if (begin < end) kernels::fill_zero(on, gradient + (element * begin).count(), element * (end - begin));
   };
   std::size_t end_of_last = 0;
-  for (std::size_t p = 0; p < layout.parameters(); ++p) {
-    if (layout.part(p) == plan::Part::frozen) continue;
+  for (const std::size_t p : layout.trained()) {
     clear(end_of_last, layout.offset(p));
     end_of_last = layout.offset(p) + layout.elements(p);
   }

@@ -86,8 +86,8 @@ class Operations {
     std::vector<kernels::Target> planes;
     std::byte* workspace;
   };
-  // What a rank updates of a unit at once: all of it, or, of masters that have to be widened, as much as there is room
-  // for.
+  // A stretch of a unit is updated at once: all that the rank updates, or, of masters that have to be widened, as much
+  // as there is room for.
   struct Stretch {
     std::size_t first;  // element of what the rank updates
     std::size_t count;

@@ -18,12 +18,14 @@ ParameterGroup group_of(const std::string& name, const std::vector<ParameterGrou
   return group == groups.end() ? ParameterGroup{} : *group;
 }
 
-// Returns what the rank updates.
+// Returns what the rank updates, as it stands there.
 std::vector<plan::ShardPiece> updated_pieces(const plan::Plan& plan, std::size_t unit, std::size_t rank) {
   const plan::UnitLayout& layout = plan.layouts[unit];
   std::vector<plan::ShardPiece> pieces = layout.pieces(rank, plan.sharding(unit).optimizer);
   std::erase_if(pieces,
                 [&](const plan::ShardPiece& piece) { return layout.part(piece.parameter) == plan::Part::frozen; });
+  std::sort(pieces.begin(), pieces.end(),
+            [](const plan::ShardPiece& a, const plan::ShardPiece& b) { return a.shard_offset < b.shard_offset; });
   return pieces;
 }
 

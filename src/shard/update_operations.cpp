@@ -51,13 +51,15 @@ Operations::Stretch Operations::stretch_of(std::size_t unit, std::span<const Opt
     run.count = end - begin;
     stretch.runs.push_back(run);
   }
-  const auto add_states = [&](std::size_t element) {
+  const auto add_states = [&](std::size_t element, bool some_have_none) {
     for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
-      stretch.states.push_back(reinterpret_cast<float*>(base(state.buffer) + state.size(element).count()));
+      const bool none = state.begin > 0 && some_have_none;
+      const Bytes place = none ? Bytes(0) : state.size(memory_.place_in(unit, state, element));
+      stretch.states.push_back(none ? nullptr : reinterpret_cast<float*>(base(state.buffer) + place.count()));
     }
   };
-  add_states(first);
-  for (const OptimizerRun& run : stretch.runs) add_states(first + run.first);
+  add_states(first, true);
+  for (const OptimizerRun& run : stretch.runs) add_states(first + run.first, run.whole.has_value());
   if (buffers.directions.empty()) stretch.update = optimizer_of(unit).prepare(stretch.runs);
   if (buffers[Role::widened].exists()) stretch.rounds = rounds_of(unit, first, count);
   return stretch;
@@ -84,7 +86,7 @@ std::vector<kernels::RoundedSpans> Operations::rounds_of(std::size_t unit, std::
   return result;
 }
 
-// What an update leaves alone, because it is skipped or has no part in it, is rounded to itself.
+// An element that an update leaves alone, because it is skipped or has no part in it, is rounded to itself.
 template <typename Update>
 void Operations::for_each_stretch(const Operation& operation, Stream& on, const Update& update) {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[operation.unit];

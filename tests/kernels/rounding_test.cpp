@@ -15,7 +15,7 @@ using namespace tessera::test;
 
 namespace {
 
-// By the contract, one element after the other.
+// One element by the contract.
 std::uint16_t rounded_bits(float value, PhiloxKey key, std::uint64_t element, std::uint64_t step) {
   const std::uint64_t counter = element / 128 * 16 + element % 16;
   const PhiloxCounter words = philox(

@@ -6,18 +6,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "../checkpoint/temporary_folder.hpp"
 #include "../extent.hpp"
+#include "../shard/tensors.hpp"
 #include "../shard/toy_model.hpp"
 #include "reference.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/half.hpp"
+#include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/plan/verify.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 
@@ -256,6 +261,100 @@ TEST_CASE("muon_updates_matrices_and_vectors_as_a_plain_loop_does") {
       CHECK(std::sqrt(error / size) < 0.06);
     }
   });
+}
+
+namespace {
+
+// Matrices between vectors, whose gradients every rank has alike.
+struct Block : tessera::Module {
+  const tessera::Initial initial = tessera::Initial::uniform(-0.5f, 0.5f);
+  tessera::Parameter scale{{37}, initial}, up{{24, 40}, initial}, shift{{129}, initial}, down{{40, 8}, initial};
+  std::vector<tessera::Parameter*> all{&scale, &up, &shift, &down};
+  void visit(tessera::ModuleVisitor& visitor) override {
+    visitor("scale", scale);
+    visitor("up", up);
+    visitor("shift", shift);
+    visitor("down", down);
+  }
+  void forward(tessera::Window&) {}
+  void backward(tessera::Window& window, int step) {
+    for (tessera::Parameter* each : all) {
+      const std::span<float> gradient = window.gradient<float>(*each);
+      window.stream().submit([gradient, step] {
+        for (std::size_t e = 0; e < gradient.size(); ++e) {
+          gradient[e] = tensors::gradient_of(gradient.size(), step, e);
+        }
+      });
+    }
+  }
+};
+
+using Values = std::map<std::string, std::vector<float>>;
+
+struct Place {
+  int ranks;
+  Strategy strategy = Strategy::fsdp;
+  std::size_t replicas = 1;
+  tessera::MemorySpace states_in = tessera::MemorySpace::device;
+};
+
+// Trains the steps [first, end), from the checkpoint where the first is not 0, and saves one.
+Values go_on(const Place& place, const std::filesystem::path& directory, int first, int end) {
+  Values values;
+  std::mutex mutex;
+  tessera::launch({.ranks = place.ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    Block blocks[2];
+    tessera::FullyShard model(world, {.strategy = place.strategy,
+                                      .replicas = place.replicas,
+                                      .offload = {.optimizer = place.states_in},
+                                      .checkpointing = tessera::Checkpointing::blocking});
+    for (Block& block : blocks) model.add(block, "block" + std::to_string(&block - blocks));
+    model.finalize(Muon{.learning_rate = 0.01f});
+    tessera::Checkpointer checkpoints(model, {.directory = directory});
+    if (first > 0) checkpoints.load(checkpoints.latest()->path);
+    for (int step = first; step < end; ++step) {
+      if (step % 2 == 1) model.recompile();
+      for (Block& block : blocks) model.forward(block);
+      model.backward(blocks[1], step);
+      model.backward(blocks[0], step);
+      model.update();
+    }
+    checkpoints.save({.step = std::uint64_t(end)});
+    Values mine;
+    for (Block& block : blocks) {
+      for (const tessera::Parameter* each : block.all) {
+        for (const char* state : {"master", "momentum", "v"}) {
+          if (each->shape().size() == 2 && state == std::string("v")) continue;
+          mine[std::string(state) + "/" + each->name()] = model.whole(*each, state);
+        }
+      }
+      CHECK(model.pieces(*block.up.unit(), "v").size() <= 2);
+      CHECK_THROWS_WITH_AS(model.whole(block.up, "v"), doctest::Contains("which keeps no \"v\" of it"),
+                           tessera::UsageError);
+    }
+    const std::lock_guard lock(mutex);
+    values = mine;
+  });
+  return values;
+}
+
+}  // namespace
+
+// Matrices keep their momentum alone, vectors two moments, wherever shares begin: both go with the elements to another
+// plan, and from a checkpoint to other ranks.
+TEST_CASE("second_moments_of_vectors_alone_go_on_on_other_ranks_and_strategies") {
+  const TemporaryFolder folder;
+  const Values expected = go_on({1}, folder / "whole", 0, 4);
+  CHECK(expected.size() == 2 * (4 + 4 + 2));
+  int run = 0;
+  for (const Place& from : {Place{1}, Place{3, Strategy::ddp}}) {
+    for (const Place& to : {Place{2}, Place{3, Strategy::zero2}, Place{4, Strategy::hsdp, 2}, Place{2, Strategy::ddp},
+                            Place{3, Strategy::fsdp, 1, tessera::MemorySpace::host}}) {
+      const std::filesystem::path directory = folder / std::to_string(run++);
+      go_on(from, directory, 0, 2);
+      CHECK(go_on(to, directory, 2, 4) == expected);
+    }
+  }
 }
 
 }  // namespace muon_test

@@ -236,6 +236,33 @@ TEST_CASE("owners_share_the_work_and_groups_take_turns") {
         std::vector<std::string>{"bring 0", "bring 1", "work on 0", "take back 0", "bring 2"});
 }
 
+// Muon's second moment: tensors that are seen whole have none, wherever a rank's share of the unit begins.
+TEST_CASE("a_state_of_other_tensors_takes_no_memory_for_those_that_are_seen_whole") {
+  StateSpec second("v");
+  second.elementwise = true;
+  for (const Strategy strategy : all_strategies) {
+    for (const std::size_t ranks : {1u, 2u, 3u, 6u}) {
+      for (const MemorySpace states_in : {MemorySpace::device, MemorySpace::host}) {
+        CompileInput input = input_of(large_matrices(2), {.strategy = strategy,
+                                                          .ranks = ranks,
+                                                          .replicas = ranks % 2 == 0 ? 2u : 1u,
+                                                          .checkpointing = Checkpointing::background});
+        input.optimizer_states = {"m", second};
+        input.units[1].states_in = states_in;
+        const Plan plan = compile(input);
+        CHECK(verify(plan).ok());
+        for (const UnitBuffers& buffers : plan.unit_buffers) {
+          CHECK(plan.buffers[buffers.states[1].buffer].size == Bytes(4) * 896);  // 769 elements, on 128 each
+          CHECK(plan.buffers[buffers.states[0].buffer].size > Bytes(4 * 9'000'000 / ranks));
+        }
+        Plan broken = plan;
+        broken.unit_buffers[0].states[1].begin -= 128;
+        CHECK_FALSE(verify(broken).ok());
+      }
+    }
+  }
+}
+
 TEST_CASE("what_is_not_wanted_whole_changes_nothing") {
   Model model = whole_model();
   for (UnitSpec& unit : model.units) {

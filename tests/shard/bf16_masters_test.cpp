@@ -15,6 +15,7 @@
 #include "tensors.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/parallel.hpp"
+#include "tessera/kernels/optimizer.hpp"
 #include "tessera/kernels/rounding.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/adamw8bit.hpp"

@@ -157,6 +157,11 @@ class UnitLayout {
     return begin(part) + shard_elements(part) * place(rank);
   }
   std::size_t begin_in_shard(Part part) const { return begin_in(common_, part); }
+  // The trained parameters in the order in which they stand: those that the optimizer sees whole first. The others
+  // stand from one of these elements of the part to the other.
+  const std::vector<std::size_t>& trained() const { return trained_; }
+  std::size_t elementwise_begin() const { return elementwise_begin_; }
+  std::size_t elementwise_end() const { return elementwise_end_; }
 
   // These take a part that is sharded over some axes, those that have the unit apart aside: what a rank holds of it,
   // and where it begins in a buffer that holds this alone.
@@ -179,8 +184,12 @@ class UnitLayout {
   Owned owner(std::size_t parameter, std::size_t element, AxisSet over, Coordinates others) const;
 
   // Returns what rank `rank` of the job holds of the unit sharded so, by parameter, the trained ones first, each part
-  // in ascending order; empty when that is padding only.
+  // in the order of the unit's list; empty when that is padding only.
   std::vector<ShardPiece> pieces(std::size_t rank, AxisSet over = AxisSet::all()) const;
+  // Returns where its trained part begins in the whole one.
+  std::size_t share_begin(std::size_t rank, AxisSet over) const {
+    return place(rank) / shards_in(over) * elements(over, Part::trained);
+  }
 
  private:
   void lay_out(const UnitSpec& unit, Part part);
@@ -196,6 +205,9 @@ class UnitLayout {
   std::vector<std::size_t> counts_;
   std::vector<Part> parts_;
   std::array<std::size_t, 2> shard_elements_{};
+  std::vector<std::size_t> trained_;
+  std::size_t elementwise_begin_ = 0;
+  std::size_t elementwise_end_ = 0;
   std::vector<std::size_t> buffer_offsets_;
   std::size_t buffer_elements_ = 0;
 };

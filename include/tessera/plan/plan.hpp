@@ -101,6 +101,9 @@ struct Content {
   AxisSet over = {};  // its placement: sharded over these. What is sharded over more is a view of its place there
   MemorySpace space = MemorySpace::device;
   std::size_t block = 1;  // elements of the unit that share a value (StateSpec)
+  // A state of some tensors (StateSpec::elementwise) has no value for elements of the trained part before this, and the
+  // first of the others that a rank holds stands at the buffer's begin. All that it holds counts as its own.
+  std::size_t begin = 0;
   // The bytes of so many elements, which are whole blocks.
   Bytes size(std::size_t elements) const { return bytes_of(type, elements / block); }
   bool exists() const { return buffer != no_buffer; }
@@ -379,6 +382,11 @@ struct Plan {
   // over these.
   AxisSet own(std::size_t unit) const { return common(unit) - diverging(); }
   AxisSet own(std::size_t unit, const Content& content) const;
+  // Returns how many elements a rank has at most of such a content; and whether a parameter has a value of a state.
+  std::size_t packed_elements(std::size_t unit, const Content& content) const;
+  bool has_value(std::size_t unit, std::size_t parameter, const StateSpec& state) const {
+    return !state.elementwise || !units[unit].parameters[parameter].whole;
+  }
   // True where windows read what is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters.empty(); }
   bool uses(StreamId stream) const;  // transferring ones only where something is offloaded

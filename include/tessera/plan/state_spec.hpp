@@ -25,6 +25,9 @@ struct StateSpec {
   DType type;         // fp32 or u8
   std::size_t block;  // so many elements of the parameter share a value, the last block perhaps fewer: a power of two
 
+  // Tensors that the optimizer sees whole (whole.hpp) have none of it: the others of a unit stand close together there.
+  bool elementwise = false;
+
   friend bool operator==(const StateSpec&, const StateSpec&) = default;
 };
 

@@ -39,7 +39,8 @@ struct ParameterGroup {
 struct OptimizerSpans {
   float* master;
   // One pointer per Optimizer::states(), to as many values as there are elements. Of an optimizer that types its states
-  // (state_specs()), each points to values of the state's type; a run begins with a block.
+  // (state_specs()), each points to values of the state's type; a run begins with a block. Null of a state that the
+  // run's tensor has none of (plan::StateSpec::elementwise).
   std::span<float* const> states;
   // Reduced and averaged, not yet clipped: multiply with scalars->gradient_factor. fp32, but of an optimizer that
   // widens() the unit's own type where nothing is added to a rank's gradient.

@@ -9,8 +9,8 @@
 //   X = direction / max(|direction|, epsilon)      direction: kernels/muon.hpp; | |: Frobenius norm
 //   five times: A = X Xᵀ (XᵀX where r > c);  B = b A + c A A;  X = a X + B X (X B)
 //   master = master * (1 - lr * weight_decay) - (lr * scale) * X
-// States: "momentum", of matrices; of everything else it is AdamW's first moment, and "v" the second. That of matrices
-// stays 0, and takes memory all the same.
+// States: "momentum", of matrices; of everything else it is AdamW's first moment, and "v" the second, of which matrices
+// have none.
 #pragma once
 
 #include <memory>
