@@ -462,7 +462,8 @@ void resolve_spaces(Plan& plan) {
     const bool can = types.parameter != types.masters && !unit.parameters.empty() && !whole;
     if (asks && !can) {
       throw UsageError(fmt::format(
-          "unit {} is to keep its masters {}, and its windows read them themselves, because its parameters are {}, too: "
+          "unit {} is to keep its masters {}, and its windows read them themselves, because its parameters are {}, "
+          "too: "
           "train it with parameters of 16 bits and fp32 masters (bf16_mixed), or leave its masters on the device",
           unit.name, place_in_words(*unit.masters_in), to_string(types.masters)));
     }
@@ -478,11 +479,11 @@ void resolve_spaces(Plan& plan) {
                     "stay on the device: move the optimizer's states alone",
                     to_string(offload.masters)));
   }
-  throw UsageError(
-      fmt::format("offload.masters is {}, and windows read all masters themselves, because parameters are of their "
-                  "type: train with parameters of 16 bits and fp32 masters (bf16_mixed), or move the optimizer's states "
-                  "alone",
-                  to_string(offload.masters)));
+  throw UsageError(fmt::format(
+      "offload.masters is {}, and windows read all masters themselves, because parameters are of their "
+      "type: train with parameters of 16 bits and fp32 masters (bf16_mixed), or move the optimizer's states "
+      "alone",
+      to_string(offload.masters)));
 }
 
 // A block of elements that share a value is one rank's.
