@@ -115,7 +115,8 @@ void add_parameters(Plan& plan, BufferList& list, std::size_t unit) {
   buffers[Role::master] = add("master", of_masters, types.masters, space);
   // Windows read whole parameters where they stand; what they gather is cast on the way, from masters of the device.
   const bool whole = plan.parameters_stay_whole();
-  const bool masters_will_do = space == MemorySpace::device && of_masters == placement && (types.reads_masters() || !whole);
+  const bool masters_will_do =
+      space == MemorySpace::device && of_masters == placement && (types.reads_masters() || !whole);
   buffers[whole ? Role::parameters : Role::kept] =
       masters_will_do ? buffers[Role::master]
                       : add("parameters", placement, whole ? types.parameter : types.gathered());

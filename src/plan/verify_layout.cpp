@@ -119,8 +119,7 @@ Strides strides_of(const Plan& plan, AxisSet axes, Bytes each) { return strides_
 bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& content) {
   const Sharding sharding = sharding_of(plan.options);
   const AxisSet own = owned(plan, unit);
-  const bool of_one_type =
-      types_of(plan, unit).parameter == types_of(plan, unit).masters && !has_encoded(plan, unit);
+  const bool of_one_type = types_of(plan, unit).parameter == types_of(plan, unit).masters && !has_encoded(plan, unit);
   const Resharding& resharding = plan.units[unit].reshard_after_forward.value_or(plan.options.reshard_after_forward);
   switch (role) {
     case Role::master:
@@ -150,7 +149,9 @@ struct Values {
 
 // Trained tensors each stand on the unit's alignment, and those that the optimizer sees whole stand first.
 std::size_t elements_of(const Plan& plan, std::size_t unit, bool seen_whole) {
-  const std::size_t alignment = alignment_for(plan.unit_states(unit));
+  const Precision& types = types_of(plan, unit);
+  const std::size_t alignment = std::max(
+      {alignment_for(plan.unit_states(unit)), block_of(types.wire), block_of(types.gather.value_or(types.parameter))});
   std::size_t result = 0;
   for (const ParameterSpec& parameter : plan.units[unit].parameters) {
     if (parameter.frozen || parameter.whole.has_value() != seen_whole) continue;

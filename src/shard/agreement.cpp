@@ -22,8 +22,7 @@ namespace {
 std::string types(const Precision& precision) {
   const std::string gathers = precision.encodes() ? fmt::format(", gathers {}", to_string(precision.gathered())) : "";
   return fmt::format("parameters {}, gradients {}, wire {}, masters {}{}", to_string(precision.parameter),
-                     to_string(precision.gradient), to_string(precision.wire),
-                     to_string(precision.masters), gathers);
+                     to_string(precision.gradient), to_string(precision.wire), to_string(precision.masters), gathers);
 }
 
 std::string text(const std::optional<float>& setting) { return setting ? fmt::format("{}", *setting) : "inherited"; }

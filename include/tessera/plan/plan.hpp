@@ -85,7 +85,7 @@ enum class Role {
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 22;
+inline constexpr std::size_t role_count = 23;
 std::string_view to_string(Role role);
 
 // Elements of a stretch of Role::widened: whole blocks of any state.

@@ -105,9 +105,9 @@ struct Precision {
   std::optional<DType> gather = std::nullopt;
   DType gathered() const { return gather.value_or(parameter); }
   bool encodes() const { return gathered() != parameter; }
-  // fp32; or bf16 where parameters are and travel so, which windows then read themselves, of 2 bytes in place of 4 or 6.
-  // An update widens them, computes in fp32, and rounds once, up or down by chance (kernels/rounding.hpp). Not with
-  // outer steps.
+  // fp32; or bf16 where parameters are and travel so, which windows then read themselves, of 2 bytes in place of 4
+  // or 6. An update widens them, computes in fp32, and rounds once, up or down by chance (kernels/rounding.hpp). Not
+  // with outer steps.
   DType masters = DType::fp32;
   // Whether windows read masters, or what travels from them as it is.
   bool reads_masters() const { return parameter == masters && !encodes(); }
