@@ -40,7 +40,7 @@ Tensors on(const Place& place, const std::function<void(tensors::Net&)>& body) {
   std::mutex mutex;
   launch({.ranks = place.ranks, .timeout = std::chrono::seconds(60)}, [&](World& world) {
     const FullyShardOptions options{.strategy = place.strategy,
-                                    .precision = {DType::bf16, DType::fp32, DType::fp32, place.masters},
+                                    .precision = {.parameter = DType::bf16, .masters = place.masters},
                                     .checkpointing = place.checkpointing};
     tensors::Net net(world, options, sizes, AdamW{.learning_rate = 0.01f});
     body(net);

@@ -62,10 +62,13 @@ struct NamedPrecision {
   const char* name;
   tessera::Precision precision;
 };
-inline constexpr NamedPrecision precisions[] = {
-    {"fp32", tessera::fp32_precision},
-    {"bf16", tessera::bf16_mixed},
-    {"fp16", tessera::fp16_mixed},
-    {"bf16, masters too", {tessera::DType::bf16, tessera::DType::bf16, tessera::DType::bf16, tessera::DType::bf16}}};
+inline constexpr NamedPrecision precisions[] = {{"fp32", tessera::fp32_precision},
+                                                {"bf16", tessera::bf16_mixed},
+                                                {"fp16", tessera::fp16_mixed},
+                                                {"bf16, masters too",
+                                                 {.parameter = tessera::DType::bf16,
+                                                  .gradient = tessera::DType::bf16,
+                                                  .wire = tessera::DType::bf16,
+                                                  .masters = tessera::DType::bf16}}};
 
 }  // namespace measured

@@ -14,7 +14,8 @@
 namespace tessera::plan {
 
 // A unit with one parameter for each of `sizes`.
-inline constexpr Precision in_bf16_throughout{DType::bf16, DType::bf16, DType::bf16, DType::bf16};
+inline constexpr Precision in_bf16_throughout{
+    .parameter = DType::bf16, .gradient = DType::bf16, .wire = DType::bf16, .masters = DType::bf16};
 
 inline UnitSpec unit_of(const std::string& name, const std::vector<std::size_t>& sizes) {
   UnitSpec unit{name, {}};

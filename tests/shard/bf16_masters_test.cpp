@@ -40,7 +40,7 @@ using Values = std::map<std::string, tensors::Bytes>;
 constexpr int steps = 5;
 constexpr std::uint64_t seed = 11;
 const tessera::AdamW settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
-constexpr tessera::Precision in_bf16{DType::bf16, DType::fp32, DType::fp32, DType::bf16};
+constexpr tessera::Precision in_bf16{.parameter = DType::bf16, .masters = DType::bf16};
 
 const Wrapping each_alone = {{0}, {1}, {7}, {129}, {257}, {1031}, {2049}};
 const Wrapping all_together = {{0, 1, 7, 129, 257, 1031, 2049}};
@@ -216,10 +216,14 @@ TEST_CASE("masters_that_cannot_be_bf16_are_refused_by_name") {
   const auto message = [](const FullyShardOptions& options) {
     return failure_of(2, [&](tessera::World& world) { tensors::Net(world, options, {{7}}, settings); });
   };
-  FullyShardOptions options{.precision = {DType::fp32, DType::fp32, DType::fp32, DType::bf16}};
+  FullyShardOptions options{.precision = {.masters = DType::bf16}};
   CHECK(contains(message(options), "masters of the model are bf16, and its parameters fp32"));
-  options.precision = {DType::fp16, DType::fp16, DType::fp16, DType::fp16};
+  options.precision = tessera::fp16_mixed;
+  options.precision.masters = DType::fp16;
   CHECK(contains(message(options), "masters are fp32, or bf16 where parameters are"));
+  options.precision = in_bf16;
+  options.precision.gather = DType::int8;
+  CHECK(contains(message(options), "masters of the model are bf16, and its parameters are to travel in int8"));
   options = with({.strategy = Strategy::hsdp, .replicas = 2, .outer = {.every = 2}});
   CHECK(contains(message(options), "does not go with outer steps"));
   options = with({.offload = {.masters = MemorySpace::host}});
