@@ -220,13 +220,14 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
             [&](const std::string& text) { model.units = text; });
   line.take({"--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours"},
             [&](const std::string& text) { request.parameters = parameter_number("--params", text); });
-  line.choice<OptimizerKind>("--optimizer", request.setting.optimizer,
-                             {{"adamw", OptimizerKind::adamw},
-                              {"adamw8bit", OptimizerKind::adamw8bit},
-                              {"sgd", OptimizerKind::sgd},
-                              {"muon", OptimizerKind::muon}},
-                             "adamw keeps two fp32 states per parameter, adamw8bit the same in 8 bits with scales, sgd "
-                             "(with momentum) one, muon those of adamw, and each rank works on whole matrices [adamw]");
+  line.choice<OptimizerKind>(
+      "--optimizer", request.setting.optimizer,
+      {{"adamw", OptimizerKind::adamw},
+       {"adamw8bit", OptimizerKind::adamw8bit},
+       {"sgd", OptimizerKind::sgd},
+       {"muon", OptimizerKind::muon}},
+      "adamw keeps two fp32 states per parameter, adamw8bit the same in 8 bits with scales, sgd "
+      "(with momentum) one, muon one of matrices and two of the rest, and each rank works on whole matrices [adamw]");
 }
 
 void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options, std::filesystem::path& disk,
