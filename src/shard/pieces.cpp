@@ -135,7 +135,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
   if (found != pieces.end()) mine = std::as_bytes(found->values);
   const std::vector<std::byte> bytes = whole_values(world, plan, asked, mine);
   std::vector<float> result(asked.parameter.elements());
-  std::memcpy(result.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(result.data(), bytes.data(), bytes.size());
   return result;
 }
 
