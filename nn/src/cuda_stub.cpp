@@ -20,7 +20,6 @@ void dropout(void*, const DropoutRows&) { refuse(); }
 void relu(void*, const ReluRow&) { refuse(); }
 void linear_forward(void*, const LinearForwardRows&) { refuse(); }
 void linear_backward(void*, const LinearBackwardRows&) { refuse(); }
-std::size_t linear_scratch_bytes(std::size_t, std::size_t, std::size_t) { refuse(); }
 void layer_norm_forward(void*, const LayerNormForwardRows&) { refuse(); }
 void layer_norm_backward(void*, const LayerNormBackwardRows&, float*) { refuse(); }
 std::size_t layer_norm_scratch(std::size_t, std::size_t) { refuse(); }

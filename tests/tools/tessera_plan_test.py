@@ -66,6 +66,15 @@ class TesseraPlan(unittest.TestCase):
         self.assertRegex(text, r"redistribute\s+6 ")
         self.assertNotIn("redistribute", tessera("plan", *gpt2).stdout)
 
+    def test_muon_takes_the_memory_that_its_products_want_on_the_machine(self):
+        """cuBLASLt wants 32 MiB beside products of these shapes, the CPU three tiles of 512 x 512 floats."""
+        gpt2 = ["--model", "gpt2-124m", "--precision", "bf16", "--world", 4, "--optimizer", "muon"]
+        staging = {machine: plan(*gpt2, "--machine", machine)["categories"]["staging"] for machine in ["2-cores", "h100x8"]}
+        self.assertEqual(plan(*gpt2)["categories"]["staging"], staging["2-cores"])
+        self.assertAlmostEqual(staging["h100x8"] - staging["2-cores"], (32 << 20) - 3 * 512 * 512 * 4, delta=4096)
+        self.assertIn("--machine is without effect", tessera("plan", *MODEL, "--machine", "h100x8").stderr)
+        self.assertEqual(tessera("plan", *gpt2, "--machine", "h100x8").stderr, "")
+
     def test_moments_of_8_bits_have_a_byte_each_and_a_scale_for_256_of_them(self):
         for ranks in [1, 2, 3, 7]:
             for strategy, copies in [("fsdp", 1), ("ddp", ranks)]:

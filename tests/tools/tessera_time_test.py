@@ -335,7 +335,7 @@ class Nonsense(Toy):
 
     def test_options(self):
         self.assertIn("--time needs --machine", refused("--mlp", "8x8", "--time"))
-        self.assertIn("--machine needs --time", refused("--mlp", "8x8", "--machine", "h100x8"))
+        self.assertIn("--profile needs --time", refused("--mlp", "8x8", "--machine", "h100x8", "--profile", "x"))
         self.assertIn("--fastest needs --fit", self.refuses("--fastest"))
         self.assertIn("--time with --fit needs --fastest", self.refuses("--fit", "1GB"))
         self.assertIn("--draw and --compare with --time exclude each other", self.refuses("--compare", "--draw"))

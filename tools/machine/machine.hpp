@@ -12,6 +12,7 @@
 
 #include "json/json.hpp"
 #include "tessera/base/dtype.hpp"
+#include "tessera/device/device.hpp"
 
 namespace tools {
 
@@ -80,6 +81,10 @@ struct Machine {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::ring;
   Link host;                    // between the ranks of a host
   std::optional<Link> network;  // between hosts
+
+  tessera::DeviceKind device() const {
+    return immediate_compute ? tessera::DeviceKind::cpu : tessera::DeviceKind::cuda;
+  }
 };
 
 // A name of tools/machines, or the path of a file. Throws tessera::DataError with the path and the place in the file

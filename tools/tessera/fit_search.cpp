@@ -204,7 +204,7 @@ class Search {
   // The plan is one without activations.
   plan::CompileInput compile_input(const Setting& setting) const {
     models::Model model = question_.subject.model(setting.activation_checkpointing);
-    note_whole_tensors(model.units, setting.optimizer);
+    note_whole_tensors(model.units, setting);
     return {std::move(model.units), {std::move(model.program)}, setting.options, states_};
   }
 

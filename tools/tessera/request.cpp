@@ -99,11 +99,10 @@ std::unique_ptr<tessera::Optimizer> make_optimizer(OptimizerKind kind) {
 
 }  // namespace
 
-// Beside a tensor an optimizer needs what it does on the CPU.
-void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, OptimizerKind kind) {
-  const std::unique_ptr<tessera::Optimizer> optimizer = make_optimizer(kind);
+void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, const Setting& setting) {
+  const std::unique_ptr<tessera::Optimizer> optimizer = make_optimizer(setting.optimizer);
   for (tessera::plan::UnitSpec& unit : units) {
-    tessera::note_whole_tensors(unit, optimizer->whole_tensors(), tessera::DeviceKind::cpu);
+    tessera::note_whole_tensors(unit, optimizer->whole_tensors(), setting.device);
   }
 }
 
@@ -113,7 +112,7 @@ tessera::plan::CompileInput compile_input(const Subject& subject, const Setting&
   tessera::plan::CompileInput input{
       std::move(model.units), {std::move(model.program)}, setting.options, optimizer_states};
   input.options.activations = subject.activations(setting);
-  note_whole_tensors(input.units, setting.optimizer);
+  note_whole_tensors(input.units, setting);
   return input;
 }
 
@@ -435,6 +434,7 @@ void check_parameters_alone(const CommandLine& line) {
                "--compare",
                "--fit",
                "--draw",
+               "--machine",
                "--time"});
 }
 
@@ -472,6 +472,8 @@ void note_unread(const CommandLine& line, const PlanRequest& request) {
   }
   if (options.micro_batches == 1 && options.granules == 0)
     note("--accumulate-mode", "a step has one micro-batch; --micro-batches makes several");
+  if (!request.time.asked && request.setting.optimizer != OptimizerKind::muon)
+    note("--machine", "without --time it says whose memory muon's products take, and the optimizer is another");
 }
 
 // This is the length of a Llama's sequences where none is said. Layers and files have samples.
@@ -529,6 +531,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     request.subject = subject_of(line, model);
     note_unread(line, request);
     request.setting.seq = model.seq.value_or(default_seq(*request.subject));
+    if (request.time.machine) request.setting.device = find_machine(*request.time.machine).device();
   }
   return request;
 }

@@ -15,6 +15,7 @@
 #include "models/model.hpp"
 #include "models/vision.hpp"
 #include "options.hpp"
+#include "tessera/device/device.hpp"
 #include "tessera/plan/compile.hpp"
 #include "time_options.hpp"
 
@@ -29,6 +30,7 @@ struct Setting {
   std::size_t batch = 1;  // sequences of a rank and micro-batch, or a perceptron's samples
   std::size_t seq = 0;    // tokens of a sequence; 0: no tokens
   OptimizerKind optimizer = OptimizerKind::adamw;
+  tessera::DeviceKind device = tessera::DeviceKind::cpu;  // whose workspace the optimizer takes
 };
 
 class Subject {
@@ -65,10 +67,10 @@ class Subject {
   Shape shape_;
 };
 
-// With the subject's activations.
-// Writes down which tensors the optimizer sees whole.
-void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, OptimizerKind kind);
+// Writes down which tensors the setting's optimizer sees whole.
+void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, const Setting& setting);
 
+// With the subject's activations.
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<tessera::plan::StateSpec>& optimizer_states);
 

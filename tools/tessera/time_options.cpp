@@ -72,8 +72,11 @@ void add_time_options(CommandLine& line, TimeRequest& request) {
                             const std::string& what) {
     line.take({name, type, what}, [&target](const std::string& value) { target = value; });
   };
-  text("--machine", "NAME|FILE", request.machine,
-       fmt::format("{}, or a file: see docs/cost.md", fmt::join(machine_names(), ", ")));
+  text(
+      "--machine", "NAME|FILE", request.machine,
+      fmt::format("{}, or a file: see docs/cost.md. Without --time it says on whose devices muon multiplies, for which "
+                  "it plans memory [the CPU]",
+                  fmt::join(machine_names(), ", ")));
   text("--profile", "TRACE.json", request.profile,
        "Windows take what --trace of a trainer measured on one rank, instead of what counting their FLOPs says");
   text("--whatif", "CHANGES", request.what_if,
@@ -103,7 +106,7 @@ void check_time_options(const CommandLine& line, const TimeRequest& request, con
     }
   };
   require(request.asked, "--time",
-          {"--machine", "--profile", "--whatif", "--slow", "--jitter", "--seed", "--trace", "--plot", "--fastest"});
+          {"--profile", "--whatif", "--slow", "--jitter", "--seed", "--trace", "--plot", "--fastest"});
   require(line.given("--fit"), "--fit", {"--fastest"});
   require(line.given("--jitter"), "--jitter", {"--seed"});
   if (request.asked && !request.machine) {

@@ -3,10 +3,12 @@
 // CPU's.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "src/cuda/product.hpp"
+#include "src/cuda/row_parts.hpp"
 #include "src/rows/row_table.hpp"
 
 #pragma GCC visibility push(default)
@@ -48,7 +50,9 @@ struct ColumnSums {
   float* scratch;  // column_sums_scratch(rows, columns) floats
 };
 void column_sums(void* native, const ColumnSums& a);
-std::size_t column_sums_scratch(std::size_t rows, std::size_t columns);
+constexpr std::size_t column_sums_scratch(std::size_t rows, std::size_t columns) {
+  return parts_of(rows).count * columns;
+}
 
 // y = x weightᵀ + bias + residual, and gelu = gelu(y) when wanted, not with a residual.
 struct LinearForwardRows {
@@ -87,8 +91,13 @@ struct LinearBackwardRows {
 };
 void linear_backward(void* native, const LinearBackwardRows& a);
 
-// Bytes that both directions of a linear layer use best.
-std::size_t linear_scratch_bytes(std::size_t batch, std::size_t in, std::size_t out);
+// Bytes that both directions of a linear layer use best: room for the parts of a product that is cut along its depth,
+// eight of them, and for the bias gradient's sums.
+constexpr std::size_t linear_scratch_bytes(std::size_t batch, std::size_t in, std::size_t out) {
+  constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{32} << 20;  // cuBLASLt asks for it on Hopper
+  const std::size_t parts = std::clamp(std::max({batch * out, batch * in, in * out}) * 8 * sizeof(float), least, most);
+  return std::max(parts, column_sums_scratch(batch, out) * sizeof(float));
+}
 
 void layer_norm_forward(void* native, const LayerNormForwardRows& a);
 // `scratch`: layer_norm_scratch(rows, dim) floats.

@@ -8,8 +8,6 @@ namespace tessera::nn::cuda {
 
 namespace {
 
-RowParts parts_of(std::size_t rows) { return parts_of_rows(rows, 128); }
-
 // `of` has `terms` and add<width>(row, column, float (&sums)[terms][width]); partial sums go to [part, term, column].
 template <std::size_t width, typename Of>
 __global__ void sum_parts(const Of of, std::size_t rows, std::size_t columns, std::size_t rows_of_part, float* sums) {
@@ -120,7 +118,6 @@ void column_sums(void* native, const ColumnSums& a) {
   });
 }
 
-std::size_t column_sums_scratch(std::size_t rows, std::size_t columns) { return parts_of(rows).count * columns; }
 
 // ---- layer normalisation: a warp has a row, whose sums each lane forms over every 32nd pack and the warp in pairs. The row
 // is read once and stays in registers; one that is too long for that is read again ----

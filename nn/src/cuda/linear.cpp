@@ -1,15 +1,10 @@
 // The linear layer on CUDA devices: products with what comes after them in their epilogues, or as kernels of their own
 // where cuBLASLt has no algorithm with the epilogue.
-#include <algorithm>
-
 #include "src/cuda/cuda_layers.hpp"
 
 namespace tessera::nn::cuda {
 
 namespace {
-
-constexpr std::size_t most_workspace = std::size_t{32} << 20;  // what cuBLASLt asks for on Hopper
-constexpr std::size_t least_workspace = std::size_t{64} << 10;
 
 Product product_of(const RowMajorProduct& shape, bool tf32, const Workspace& scratch) {
   Product product = column_major(shape);
@@ -137,13 +132,6 @@ void linear_backward(void* native, const LinearBackwardRows& a) {
     }
   }
   input_gradient(native, a);
-}
-
-// Room for the parts of a product that is cut along its depth, eight of them, and for the bias gradient's sums.
-std::size_t linear_scratch_bytes(std::size_t batch, std::size_t in, std::size_t out) {
-  const std::size_t largest = std::max({batch * out, batch * in, in * out});
-  const std::size_t parts = std::clamp(largest * 8 * sizeof(float), least_workspace, most_workspace);
-  return std::max(parts, column_sums_scratch(batch, out) * sizeof(float));
 }
 
 }  // namespace tessera::nn::cuda

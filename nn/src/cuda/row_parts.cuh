@@ -2,24 +2,12 @@
 // pairs of them, then the parts in their order. So no sum depends on which block comes first, but on the extents alone.
 #pragma once
 
-#include <algorithm>
-
 #include "src/cuda/elements.cuh"
+#include "src/cuda/row_parts.hpp"
 
 namespace tessera::nn::cuda {
 
 inline constexpr unsigned row_groups = 8;  // of a block's threads: each takes every eighth row of the part
-
-struct RowParts {
-  std::size_t count;
-  std::size_t rows;  // of each; the last may have fewer
-};
-
-inline RowParts parts_of_rows(std::size_t rows, std::size_t most_parts) {
-  constexpr std::size_t least_rows = 64;
-  const std::size_t each = std::max(least_rows, (rows + most_parts - 1) / most_parts);
-  return {(rows + each - 1) / each, each};
-}
 
 template <std::size_t width>
 tessera::cuda::Launch blocks_of_parts(const RowParts& parts, std::size_t columns) {
