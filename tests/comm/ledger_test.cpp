@@ -156,9 +156,26 @@ TEST_CASE("a_rank_that_is_missed_is_told_with_where_it_waits_instead") {
                         .waiting_for = Ledger::WaitFor::ranks});
   };
   CHECK(has(late_at(channel, code_of("a", 5)).value().text,
-            "; rank 0 waits in barrier \"checkpoint: begin\" (communicator checkpoint, #1)"));
+            "; rank 0 waits in barrier \"checkpoint: begin\" (communicator checkpoint, #1) for ranks 1, 2"));
   CHECK(has(late_at(2, code_of("checkpoint: begin", 1)).value().text,
-            "; ranks 1, 2 wait in barrier \"a\" (communicator gather, #5)"));
+            "; ranks 1, 2 wait in barrier \"a\" (communicator gather, #5) for rank 0"));
+}
+
+// Stages of a pipeline wait so: the text of the last one names them all, up to one of which a channel elsewhere knows.
+TEST_CASE("a_rank_that_is_missed_is_told_with_all_who_wait_for_each_other_behind_it") {
+  Ledger ledger(5);
+  for (const int rank : {0, 1, 2}) ledger.open("pair", {rank, rank + 1});
+  for (const int rank : {1, 2, 3}) CHECK_FALSE(ledger.announce(rank, static_cast<std::size_t>(rank), code_of("x", 1)));
+  const auto late = ledger.late({.position = {3, 1},
+                                 .code = code_of("x", 1),
+                                 .timeout = std::chrono::milliseconds(400),
+                                 .waiting_for = Ledger::WaitFor::ranks,
+                                 .awaited_by = [](int rank) { return rank == 0 ? 4 : -1; }});
+  REQUIRE(late);
+  CHECK(has(late->text, "rank 3 waited up to 0.4 s in barrier \"x\" (communicator pair, #1) for rank 2"));
+  CHECK(has(late->text,
+            "; rank 2 waits in barrier \"x\" (communicator pair, #1) for rank 1; rank 1 waits in barrier "
+            "\"x\" (communicator pair, #1) for rank 0; rank 0 waits for rank 4"));
 }
 
 // All who are gone by then are named, and a rank that came before it went is not missed.

@@ -187,21 +187,37 @@ std::optional<Verdict> Ledger::late(const Lateness& lateness) const {
   const Standstill standstill{channel.name, *signature, waiting, missing};
   return Verdict{.position = position,
                  .text = missing.empty() ? stuck_text(standstill, lateness.timeout)
-                                         : timeout_text(standstill, lateness.timeout) + elsewhere(position, missing)};
+                                         : timeout_text(standstill, lateness.timeout) + elsewhere(lateness, missing)};
 }
 
-// Says where those who did not come wait instead, as a rank does that saves a checkpoint alone.
-std::string Ledger::elsewhere(const Position& position, const std::vector<int>& missing) const {
+// Says where those who did not come wait instead, as a rank does that saves a checkpoint alone, and for whom: up to
+// those that wait for nobody.
+std::string Ledger::elsewhere(const Lateness& lateness, std::vector<int> missing) const {
   std::string text;
-  for (std::size_t index = 0; index < channels_.size(); ++index) {
-    const Channel& channel = channels_[index];
-    if (index == position.channel || channel.open == 0) continue;
-    std::vector<int> there = channel.that_came(channel.agreed + 1);
-    std::erase_if(there, [&](int rank) { return std::find(missing.begin(), missing.end(), rank) == missing.end(); });
-    if (there.empty()) continue;
-    const DecodedSignature signature(channel.at(0).codes[*channel.place_of(there.front())]);
-    text += fmt::format("; {} {} in {}", rank_list(there), there.size() == 1 ? "waits" : "wait",
-                        place_text(channel.name, *signature));
+  const auto tell = [&](const std::vector<int>& there, const std::string& where, const std::vector<int>& awaited) {
+    text += fmt::format("; {} {}{} for {}", rank_list(there), there.size() == 1 ? "waits" : "wait", where,
+                        rank_list(awaited));
+    for (const int rank : awaited) {
+      if (std::find(missing.begin(), missing.end(), rank) == missing.end()) missing.push_back(rank);
+    }
+  };
+  std::vector<bool> told(channels_.size());
+  told[lateness.position.channel] = true;
+  for (std::size_t next = 0; next < missing.size(); ++next) {
+    const int rank = missing[next];
+    bool waits = false;
+    for (std::size_t index = 0; index < channels_.size(); ++index) {
+      const Channel& channel = channels_[index];
+      std::vector<int> there = channel.that_came(channel.agreed + 1);
+      if (std::find(there.begin(), there.end(), rank) == there.end()) continue;
+      waits = true;
+      if (told[index]) continue;
+      told[index] = true;
+      std::erase_if(there, [&](int each) { return std::find(missing.begin(), missing.end(), each) == missing.end(); });
+      const DecodedSignature signature(channel.at(0).codes[*channel.place_of(rank)]);
+      tell(there, " in " + place_text(channel.name, *signature), channel.that_did_not_come(channel.agreed + 1));
+    }
+    if (const int awaited = lateness.awaited_by(rank); !waits && awaited >= 0) tell({rank}, "", {awaited});
   }
   return text;
 }

@@ -57,6 +57,8 @@ class Ledger {
     WaitFor waiting_for;
     // Whether the rank gives no sign of life itself.
     std::function<bool(int rank)> is_silent = [](int) { return true; };
+    // For whom the rank waits, where no channel here tells it; -1: nobody.
+    std::function<int(int rank)> awaited_by = [](int) { return -1; };
   };
   std::optional<Verdict> late(const Lateness& lateness) const;
 
@@ -96,7 +98,7 @@ class Ledger {
   const std::string& code_at(const Channel& channel, std::size_t ahead) const;
   std::optional<Verdict> compare(std::size_t channel);
   std::optional<Verdict> awaited_leaver(std::size_t channel) const;
-  std::string elsewhere(const Position& position, const std::vector<int>& missing) const;
+  std::string elsewhere(const Lateness& lateness, std::vector<int> missing) const;
   bool stands_still(int rank, const Lateness& lateness, std::vector<bool>& asked) const;
 
   int ranks_;

@@ -175,6 +175,7 @@ void ProcessGroup::await() {
     end_phase();
     futex_wait(state().phase, present, std::min<std::chrono::nanoseconds>(look_again, next_look - now));
   }
+  if (follow != long_since) job_.note_awaited(-1);
   ++phases_;
 }
 
@@ -242,7 +243,8 @@ std::optional<Verdict> ProcessGroup::judge(const Patience& patience, bool waits_
                              .code = code_,
                              .timeout = job_.timeout(),
                              .waiting_for = Ledger::WaitFor::ranks,
-                             .is_silent = is_silent});
+                             .is_silent = is_silent,
+                             .awaited_by = [&](int rank) { return job_.awaited_by(rank); }});
     } catch (const DataError&) {  // a rank has come to another group, and writes there now: it is asked for again
     }
   }
@@ -270,11 +272,14 @@ const std::byte* ProcessGroup::data_of(int other, std::size_t segment) {
 
 // A rank that waits is as much alive as the one of whom it has heard least.
 void ProcessGroup::follow_life() {
-  auto least = Patience::Clock::time_point::max();
+  int awaited = -1;
   for (int other = 0; other < size(); ++other) {
-    if (!has_come(other)) least = std::min(least, job_.life_of(rank_at(other)));
+    if (has_come(other)) continue;
+    if (awaited < 0 || job_.life_of(rank_at(other)) < job_.life_of(awaited)) awaited = rank_at(other);
   }
-  if (least != Patience::Clock::time_point::max() && least > job_.life_of(members().rank())) job_.show_life(least);
+  if (awaited < 0) return;
+  job_.note_awaited(awaited);
+  if (job_.life_of(awaited) > job_.life_of(members().rank())) job_.show_life(job_.life_of(awaited));
 }
 
 // To the end of the phase to which this rank has come.

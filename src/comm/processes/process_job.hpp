@@ -71,6 +71,9 @@ class ProcessJob final : public Membership {
   SignOfLife::Clock::time_point life_of(int rank) const { return member(rank).life.last(); }
   // When another host's process last answered this one's question.
   SignOfLife::Clock::time_point answer_of(int rank) const { return answers_[static_cast<std::size_t>(rank)].last(); }
+  // For whom a rank of this host has waited for long, or −1; of other hosts nothing is known.
+  int awaited_by(int rank) const { return member(rank).awaits.load(std::memory_order_relaxed) - 1; }
+  void note_awaited(int awaited) noexcept { member(place_.rank).awaits.store(awaited + 1, std::memory_order_relaxed); }
   // This rank gave a sign of life then.
   void show_life(SignOfLife::Clock::time_point at) noexcept;
 

@@ -92,6 +92,7 @@ struct Member {
   pid_t process;
   std::atomic<std::uint32_t> left;
   SignOfLife life;
+  std::atomic<std::int32_t> awaits;  // another rank, plus 1, for long; 0: nobody
   std::array<ArenaEntry, most_arenas> arenas;
 };
 
