@@ -164,7 +164,8 @@ Bytes window_staging(const Plan& plan) {
       most = std::max(most, std::min(part * plan.mesh.size(plan.group_of(each)), staging_most));
     }
   }
-  return std::max(most, gather_staging(plan.options.ranks));
+  const std::size_t parties = plan.options.role ? 2 : 1;  // of a message
+  return std::max(most, gather_staging(std::max(plan.options.ranks, parties)));
 }
 
 }  // namespace tessera::plan

@@ -1,0 +1,42 @@
+// The stages of a pipeline on ranks of any kind: rank 0 prints the bits of all weights, unless a rank does something
+// else instead of its third message.
+//
+// usage: pipeline_ranks STAGES [throw|sleep|kill|stop RANK]
+#include <signal.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "pipeline.hpp"
+#include "tessera/base/error.hpp"
+#include "tessera/comm/run.hpp"
+
+namespace {
+
+using namespace tessera;
+
+void misbehave(const World& world, const std::string& what) {
+  if (what == "throw") throw DataError("train.bin: empty");
+  if (what == "sleep") std::this_thread::sleep_for(3 * world.timeout());
+  if (what == "kill") ::raise(SIGKILL);
+  if (what == "stop") ::raise(SIGSTOP);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run(argc, argv, [](World& world, Arguments rest) {
+    pipeline::Cut cut{.stages = std::stoul(rest[0]), .layers = std::stoul(rest[0])};
+    if (rest.size() > 1 && std::stoi(rest[2]) == world.rank()) {
+      cut.at_message = [&, messages = 0](Window&, const Collective&) mutable {
+        if (++messages == 3) misbehave(world, rest[1]);
+      };
+    }
+    for (const float weight : pipeline::Pipeline(world, cut).train()) {
+      if (world.rank() == 0) std::printf("%08x\n", std::bit_cast<std::uint32_t>(weight));
+    }
+  });
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Stages of a pipeline on ranks that are processes: the weights have the bits of those on threads, and where a rank stalls
+or dies in a message, every other one ends within the deadline and is told who waited for whom.
+
+usage: pipeline_test.py PIPELINE_RANKS [MPIRUN]
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "comm"))
+import launched  # noqa: E402
+import mpi_job  # noqa: E402
+
+DEADLINE = 2  # --timeout of the ranks, seconds
+SECONDS = 60  # for a machine with other things to do
+
+# The first of three stages stalls, or the last one dies, while the others are in messages. Whoever says it first is the
+# neighbour, or waits for the neighbour.
+STALLED = [r'waited up to 2 s in broadcast "dx" \(communicator backward messages over pipeline pairs from 0, #1\) for rank 0, '
+           'which did not come',
+           r'rank 2 waited up to 2 s in broadcast "dx" .* for rank 1, which did not come.*; rank 1 waits.* for rank 0']
+DEAD = [r'process of rank 2 has ended while rank 1 waited in broadcast "dx"']
+KILLED_BY_MPIRUN = [r"rank 2 with PID.* signal 9"]  # mpirun may be quicker than the other ranks
+
+
+def on_threads(ranks, *command):
+    ran = subprocess.run([*command, "--ranks", str(ranks)], capture_output=True, text=True, timeout=SECONDS, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def on_processes(ranks, *command):
+    """A rank that was stopped is not waited for. The least of the exit codes' sizes: 0 where a rank ended well."""
+    with launched.Ranks(list(command), ranks) as job:
+        codes, _ = job.wait(SECONDS, range(1, ranks) if "stop" in command else None)
+        return min(abs(code) for code in codes.values()), "".join(job.output(rank) for rank in range(ranks))
+
+
+def with_mpirun(mpirun):
+    def start(ranks, *command):
+        job = mpi_job.Job(mpirun, ranks, command)
+        code, output, _ = job.wait(SECONDS)
+        left = job.left_behind()
+        assert not any(left), f"left behind: {left}\n{output}"
+        return code, output
+    return start
+
+
+def check_failure(start, patterns, *command):
+    code, output = start(3, *command, "--timeout", str(DEADLINE))
+    assert code != 0 and any(re.search(each, output) for each in patterns), f"{command}: {code}, none of {patterns} in\n{output}"
+
+
+def weights(start, program):
+    code, output = start(4, program, "2")
+    assert code == 0, output
+    found = re.findall(r"^[0-9a-f]{8}$", output, re.MULTILINE)
+    assert len(found) == 50, output
+    return found
+
+
+def main(program, *mpirun):
+    expected = weights(on_threads, program)
+    check_failure(on_threads, STALLED, program, "3", "sleep", "0")
+    check_failure(on_threads, ["rank 2: train.bin: empty"], program, "3", "throw", "2")
+    for start, dead in [(on_processes, DEAD), *((with_mpirun(each), DEAD + KILLED_BY_MPIRUN) for each in mpirun)]:
+        assert weights(start, program) == expected, "other weights than on threads"
+        check_failure(start, STALLED, program, "3", "stop", "0")
+        check_failure(start, dead, program, "3", "kill", "2")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
