@@ -11,11 +11,14 @@
 // is_direct() says which.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <span>
 
 #include "comm/signature.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/comm/communicator.hpp"
 #include "tessera/kernels/reduce.hpp"
 
@@ -175,13 +178,25 @@ std::size_t move_in_rounds(Meeting& meeting, const AllGather& operation, std::si
   });
 }
 
-// An area holds a piece for each rank, one after the other.
+// An area of so many bytes holds a piece for each rank, one after the other: so many blocks of a type. Throws UsageError
+// where not one of each fits.
+inline std::size_t blocks_in_area(DType type, std::size_t ranks, std::size_t bytes) {
+  constexpr std::size_t lanes = 32;  // that kernels add at once
+  const std::size_t room = bytes / ranks / size_of(type).count();
+  if (room == 0) {
+    throw UsageError(fmt::format(
+        "{} ranks cannot sum what travels in {} over this transport, whose messages have room for {} blocks of {}: let "
+        "gradients travel in 16 bits (Precision::wire, --wire)",
+        ranks, to_string(type), bytes / size_of(type).count(), to_string(size_of(type))));
+  }
+  return room < lanes ? room : room / lanes * lanes;
+}
+
 template <typename Meeting>
 std::size_t move_in_rounds(Meeting& meeting, const ReduceScatter& operation, std::size_t first_round) {
-  constexpr std::size_t lanes = 32;  // that kernels add at once
   const std::size_t block = block_of(operation.wire), block_bytes = size_of(operation.wire).count();
-  const std::size_t room = Meeting::round_bytes / static_cast<std::size_t>(meeting.size()) / block_bytes;
-  const std::size_t most = room < lanes ? std::max<std::size_t>(room, 1) : room / lanes * lanes;
+  const std::size_t most =
+      blocks_in_area(operation.wire, static_cast<std::size_t>(meeting.size()), Meeting::round_bytes);
   const std::size_t shard = bytes_of(operation.wire, operation.shard_elements).count();
   const std::size_t stride = most * block_bytes;
   const auto me = static_cast<std::size_t>(meeting.place());

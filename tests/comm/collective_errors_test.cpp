@@ -7,8 +7,24 @@
 #include <span>
 #include <vector>
 
+#include "comm/meeting_collectives.hpp"
+
 using namespace tessera;
 using namespace tessera::comm;
+
+// A rank more than an area has blocks for would write behind it.
+TEST_CASE("an_area_holds_whole_blocks_for_every_rank_or_the_sum_is_refused") {
+  constexpr std::size_t area = 64 << 10;
+  for (const std::size_t ranks : {1u, 3u, 7u, 63u, 252u}) {
+    for (const DType type : {DType::fp32, DType::bf16, DType::int8}) {
+      const std::size_t blocks = blocks_in_area(type, ranks, area);
+      CHECK(blocks > 0);
+      CHECK(size_of(type).count() * blocks * ranks <= area);
+    }
+  }
+  CHECK_THROWS_WITH_AS((void)blocks_in_area(DType::int8, 253, area), doctest::Contains("253 ranks cannot sum"),
+                       UsageError);
+}
 
 TEST_CASE("rank_lists_are_short") {
   CHECK(rank_list(std::vector<int>{2}) == "rank 2");
