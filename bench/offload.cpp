@@ -1,6 +1,7 @@
 // The cost of states and masters in the host's memory, and on disk: steps of one rank in bf16 with everything on the
-// device, with the optimizer's states elsewhere, and with masters, too; beside a plain copy of the bytes that these
-// bring and take, and a plain write and read of them past the page cache. All take turns.
+// device, with the optimizer's states elsewhere, and with masters, too, updated on the device or by the host's
+// processors; beside a plain copy of the bytes that an update on the device brings and takes, and a plain write and
+// read of them past the page cache. All take turns.
 //
 // usage: offload [--units N] [--width N] [--batch N] [--rounds N] [--disk FOLDER]    prints figures, one per line
 #include <fcntl.h>
@@ -134,22 +135,26 @@ void run(const Options& options) {
     Trainee here(world, options, {});
     Trainee states(world, options, {.optimizer = MemorySpace::host});
     Trainee both(world, options, {.optimizer = MemorySpace::host, .masters = MemorySpace::host});
+    Trainee there(world, options,
+                  {.optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host});
     Trainee disk(world, options, {.optimizer = MemorySpace::disk, .masters = MemorySpace::disk});
     std::vector<std::byte> from(both.transferred().count()), to(from.size());
     PlainFile plain(options.disk, Bytes(from.size() / 2));
-    const std::array<std::function<void()>, 7> bodies = {
-        [&] { here.step(); }, [&] { states.step(); },
-        [&] { both.step(); }, [&] { std::memcpy(to.data(), from.data(), from.size()); },
-        [&] { disk.step(); }, [&] { plain.write(); },
-        [&] { plain.read(); }};
+    const std::array<std::function<void()>, 8> bodies = {
+        [&] { here.step(); },  [&] { states.step(); },
+        [&] { both.step(); },  [&] { std::memcpy(to.data(), from.data(), from.size()); },
+        [&] { disk.step(); },  [&] { plain.write(); },
+        [&] { plain.read(); }, [&] { there.step(); }};
     const std::vector<double> seconds = bench::alternate(bodies, options.rounds);
     const double share = static_cast<double>(states.transferred().count()) / static_cast<double>(from.size());
     bench::print_figure("step", 1e3 * seconds[0], "ms");
     bench::print_figure("copy/both", 1e3 * seconds[3], "ms");
     bench::print_figure("throughput/states", seconds[0] / seconds[1], "of everything on the device");
     bench::print_figure("throughput/both", seconds[0] / seconds[2], "of everything on the device");
+    bench::print_figure("throughput/updated there", seconds[0] / seconds[7], "of everything on the device");
     bench::print_figure("added/states", (seconds[1] - seconds[0]) / (share * seconds[3]), "of a plain copy");
     bench::print_figure("added/both", (seconds[2] - seconds[0]) / seconds[3], "of a plain copy");
+    bench::print_figure("added/updated there", (seconds[7] - seconds[0]) / seconds[3], "of a plain copy");
     bench::print_figure("throughput/disk", seconds[0] / seconds[4], "of everything on the device");
     bench::print_figure("write", 1e3 * seconds[5], "ms");
     bench::print_figure("read", 1e3 * seconds[6], "ms");

@@ -178,8 +178,8 @@ std::size_t move_in_rounds(Meeting& meeting, const AllGather& operation, std::si
   });
 }
 
-// An area of so many bytes holds a piece for each rank, one after the other: so many blocks of a type. Throws UsageError
-// where not one of each fits.
+// An area of so many bytes holds a piece for each rank, one after the other: so many blocks of a type. Throws
+// UsageError where not one of each fits.
 inline std::size_t blocks_in_area(DType type, std::size_t ranks, std::size_t bytes) {
   constexpr std::size_t lanes = 32;  // that kernels add at once
   const std::size_t room = bytes / ranks / size_of(type).count();

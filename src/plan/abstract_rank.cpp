@@ -81,6 +81,10 @@ void AbstractRank::write_shards_from_outside() {
     for (const Content& state : states) {
       if (state.exists()) write_content(my_shard(*plan_, unit, state), unit);
     }
+    for (const Role follows : {Role::kept, Role::parameters, Role::host_rounded}) {
+      const std::size_t buffer = buffers[follows].buffer;
+      if (buffers[follows].exists() && buffer != buffers[Role::master].buffer) contents_[buffer].discard();
+    }
   }
 }
 
@@ -156,16 +160,33 @@ void AbstractRank::check_access(EventPoint here, const Access& access, const Clo
   }
 }
 
+namespace {
+
+bool uses_sum(OperationKind kind, const Access& access) {
+  if (kind == OperationKind::transfer) return access.role == Role::gradient;
+  return kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
+         kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
+}
+
+// Values that are brought to the host, or wait there to be brought to the device, stand in a place of their own;
+// whoever writes it anew must not come before it was read. Frozen parameters are written where all that follows them is
+// out of date.
+bool waits_on_host(const Access& access) {
+  return (access.role == Role::host_gradient || access.role == Role::host_rounded) && access.range.offset == Bytes(0);
+}
+
+}  // namespace
+
 // Gradients travel by way of slots and of sums on the rank: each must have been taken on before its place is used
 // again, and before its unit's norm and update.
 void AbstractRank::check_not_lost(EventPoint here, const Access& access, const Report& report) {
   const OperationKind kind = plan_->at(here).kind;
   const bool begins_anew = kind == OperationKind::accumulate || kind == OperationKind::prepare_gradient;
-  const bool ends = access.mode == AccessMode::discard || (begins_anew && access.mode == AccessMode::write);
+  const bool ends = access.mode == AccessMode::discard ||
+                    ((begins_anew || waits_on_host(access)) && access.mode == AccessMode::write);
   std::size_t buffer = ends ? access.range.buffer : no_buffer;
-  const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
-                        kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
-  if (uses_sum && access.tenant != no_unit) buffer = plan_->unit_buffers[access.tenant][Role::accumulation].buffer;
+  if (!ends && uses_sum(kind, access) && access.tenant != no_unit)
+    buffer = plan_->unit_buffers[access.tenant][Role::accumulation].buffer;
   if (access.range.size == Bytes(0) || buffer == no_buffer || !unread_[buffer]) return;
   report(ViolationKind::lost, here, here,
          fmt::format("{} comes before anybody has read what stands in {}", describe(*plan_, here),
@@ -181,9 +202,7 @@ std::size_t AbstractRank::must_be_summed(EventPoint here, const Access& access) 
   if (kind == OperationKind::outer_update && access.role == Role::outer_mean) {
     return plan_->mesh.size(outer_axes);
   }
-  const bool uses_sum = kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
-                        kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
-  if (!uses_sum || !reads(access.mode) || access.role != Role::gradient) return 0;
+  if (!uses_sum(kind, access) || !reads(access.mode) || access.role != Role::gradient) return 0;
   const AxisSet alone = options.outer_every > 0 ? outer_axes : AxisSet();
   return plan_->mesh.size(AxisSet::all() - plan_->units[access.tenant].apart - alone);
 }
@@ -224,8 +243,8 @@ void AbstractRank::note_unread(const Operation& operation, const Access& access)
   if (access.range.size == Bytes(0)) return;
   const std::size_t buffer = access.range.buffer;
   const Category category = plan_->buffers[buffer].category;
-  const bool is_slot =
-      category == Category::parameter_slots || category == Category::gradient_slots || category == Category::staging;
+  const bool is_slot = category == Category::parameter_slots || category == Category::gradient_slots ||
+                       category == Category::staging || waits_on_host(access);
   const bool is_written = access.mode == AccessMode::write || access.mode == AccessMode::update;
   if (!is_written) {
     // A sum on the rank may stand where it is reduced: others read the result there.

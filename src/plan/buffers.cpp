@@ -272,6 +272,25 @@ void add_staging(Plan& plan, BufferList& list) {
                  [&](std::size_t unit) { return Content{.type = plan.precision(unit).wire}; });
 }
 
+// Gradients and parameters travel where the host's processors update: each unit has places, because all gradients are
+// there before the first update, and all parameters before the last has come back.
+void add_host_updates(Plan& plan, BufferList& list) {
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (plan.units[unit].updates_in != MemorySpace::host) continue;
+    UnitBuffers& buffers = plan.unit_buffers[unit];
+    const auto add = [&](std::string_view what, DType type, std::span<const Part> parts) {
+      return list.add(fmt::format("{}.{}", plan.units[unit].name, what), Category::offloaded, unit,
+                      {.type = type, .over = plan.sharding(unit).optimizer, .space = MemorySpace::host}, parts);
+    };
+    buffers[Role::host_rounded] = add("rounded on the host", plan.precision(unit).gathered(), all_parts);
+    if (!plan.trains(unit)) continue;
+    buffers[Role::host_gradient] = add("gradient of the host", buffers[Role::gradient].type, only_trained);
+    std::size_t& scalars = plan.program_buffers[plan.trainers[unit]].host_scalars;
+    if (scalars == no_buffer)
+      scalars = list.add("scalars of the host", Category::offloaded, scalars_size, MemorySpace::host);
+  }
+}
+
 // Two, so that a unit's mean is formed while the one before is used.
 void add_outer_means(Plan& plan, BufferList& list) {
   if (!plan.diverges()) return;
@@ -283,11 +302,20 @@ void add_outer_means(Plan& plan, BufferList& list) {
                  [&](std::size_t unit) { return Content{.over = plan.common(unit)}; });
 }
 
+// Values that the host's processors update come to the device only where ranks tell each other their shards, or average
+// them.
+bool visits_device(const Plan& plan, std::size_t unit) {
+  if (plan.units[unit].updates_in == MemorySpace::device || plan.diverges()) return true;
+  return !plan.mesh.group(plan.own(unit) - plan.sharding(unit).optimizer).empty();
+}
+
 // Slots for the masters and for each state.
 void add_update_slots(Plan& plan, BufferList& list) {
-  const auto brings_masters = [&](std::size_t unit) { return plan.units[unit].masters_in != MemorySpace::device; };
+  const auto brings_masters = [&](std::size_t unit) {
+    return plan.units[unit].masters_in != MemorySpace::device && visits_device(plan, unit);
+  };
   const auto brings_states = [&](std::size_t unit) {
-    return plan.trains(unit) && plan.units[unit].states_in != MemorySpace::device;
+    return plan.trains(unit) && plan.units[unit].states_in != MemorySpace::device && visits_device(plan, unit);
   };
   std::vector<std::size_t> slots(plan.units.size(), no_slot);
   const auto take_turns = [&](const std::vector<std::size_t>& units) {
@@ -517,6 +545,7 @@ void make_buffers(Plan& plan) {
   add_widened(plan, list);
   add_whole(plan, list);
   add_programs(plan, list);
+  add_host_updates(plan, list);
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }

@@ -441,6 +441,18 @@ std::string_view place_in_words(MemorySpace space) {
   return space == MemorySpace::disk ? "on disk" : "in the host's memory";
 }
 
+void check_updates(const Plan& plan) {
+  const MemorySpace asked = plan.options.offload.update;
+  if (asked == MemorySpace::device) return;
+  if (asked == MemorySpace::disk) throw UsageError("offload.update is disk, where nothing computes: host, or device");
+  const bool any = std::any_of(plan.units.begin(), plan.units.end(),
+                               [](const UnitSpec& unit) { return unit.updates_in == MemorySpace::host; });
+  if (any) return;
+  throw UsageError(
+      "offload.update is host, and no unit has both its masters and its optimizer's states in the host's memory: "
+      "offload them there too (.optimizer and .masters = host), or leave the update on the device");
+}
+
 // A unit's own option goes first. The plan's leaves masters that windows read themselves where they are.
 void resolve_spaces(Plan& plan) {
   const Offload& offload = plan.options.offload;
@@ -471,7 +483,12 @@ void resolve_spaces(Plan& plan) {
     unit.states_in = unit.states_in.value_or(moves ? offload.optimizer : MemorySpace::device);
     unit.masters_in = unit.masters_in.value_or(moves && can ? offload.masters : MemorySpace::device);
     moves_masters = moves_masters || unit.masters_in != MemorySpace::device;
+    const bool stands_there =
+        unit.masters_in == MemorySpace::host &&
+        (!plan.trains(index) || plan.unit_states(index).empty() || unit.states_in == MemorySpace::host);
+    if (stands_there) unit.updates_in = offload.update;
   }
+  check_updates(plan);
   if (offload.masters == MemorySpace::device || offload.units == 0 || moves_masters) return;
   if (sees_whole) {
     throw UsageError(

@@ -63,6 +63,10 @@ class Emitter {
     return access(mode, held, plan_.sharding(held.unit).optimizer);
   }
   Access scalars(AccessMode mode) const { return {scalars_range(plan_, program_), mode, no_unit, Role::scalars}; }
+  Access host_scalars(AccessMode mode) const {
+    const Range all = fixed_range(plan_.program_buffers[program_].host_scalars, Bytes(0), scalars_size);
+    return {all, mode, no_unit, Role::host_scalars};
+  }
   Access loss_scale() const { return {loss_scale_range(plan_, program_), AccessMode::read, no_unit, Role::scalars}; }
   void copy(const Held& from, const Held& to, AxisSet over, StreamId stream);
   // Makes what is sharded over some axes sharded over fewer.
@@ -98,6 +102,12 @@ class Emitter {
   void evict(const std::vector<Visit>& visits, AxisSet over);
   void release(const std::vector<Visit>& visits, StreamId stream = StreamId::evict);
   static StreamId stream_of_casts(AxisSet known) { return known.empty() ? StreamId::compute : StreamId::gather; }
+  // These are for what the host's processors update.
+  void bring_to_host(std::size_t unit);
+  void bring_scalars_to_host();
+  void bring_from_host(std::size_t unit, Part part);
+  void round_on_host(std::size_t unit, Part part);
+  void optimize_on_host(std::size_t unit);
   void follow_masters(std::size_t unit);
   void follow_states(std::size_t unit);
   std::vector<Held> directions(std::size_t unit) const;
@@ -111,7 +121,9 @@ class Emitter {
 
   std::vector<Part> parts(std::size_t unit) const;
   std::vector<Held> states(std::size_t unit, Role role = Role::state) const;
-  bool is_offloaded(std::size_t unit) const { return trains(unit) && buffers(unit).are_offloaded(); }
+  bool is_offloaded(std::size_t unit) const {
+    return trains(unit) && buffers(unit).are_offloaded() && !buffers(unit).are_updated_on_host();
+  }
   bool has_untrained(std::size_t unit) const { return buffers(unit)[Role::untrained].exists(); }
   Access untrained(AccessMode mode, std::size_t unit) const {
     return {untrained_range(plan_, unit), mode, unit, Role::untrained};
@@ -477,6 +489,7 @@ void Emitter::finish_reduction(const Bucket& bucket) {
   for (const std::size_t unit : bucket.units) {
     add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
         mine(AccessMode::read, unit), {my_norm(plan_, unit), AccessMode::write, no_unit, Role::norms}};
+    if (buffers(unit).are_updated_on_host()) bring_to_host(unit);
   }
 }
 
@@ -492,12 +505,18 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_, program_), AccessMode::read, no_unit, Role::norms}, scalars(AccessMode::update)};
+  bring_scalars_to_host();
   const std::vector<std::size_t> moved = offloaded();
   std::size_t next = update_slots;  // those before it were brought beside the backward pass
   std::size_t group = 0;
   while (group < plan_.whole_groups.size() && plan_.whole_groups[group].program != program_) ++group;
   std::size_t travelling = no_group;
-  for (const std::size_t unit : updated_units(plan_, program_)) {
+  const std::vector<std::size_t> units = updated_units(plan_, program_);
+  for (const std::size_t unit : units) {
+    if (buffers(unit).are_updated_on_host()) {
+      optimize_on_host(unit);
+      continue;
+    }
     optimize(unit);
     // These gathers travel beside the other units' updates and the first windows of the next step.
     if (directions(unit).empty()) {
@@ -515,6 +534,12 @@ std::vector<Operation> Emitter::update(std::size_t program) {
     }
   }
   if (travelling != no_group) finish_whole(travelling);
+  // Last, so that nothing else waits for the host.
+  for (const std::size_t unit : units) {
+    if (!buffers(unit).are_updated_on_host()) continue;
+    bring_from_host(unit, Part::trained);
+    gather_rounded(unit, Part::trained, plan_.sharding(unit).optimizer);
+  }
   return take();
 }
 
@@ -677,6 +702,41 @@ void Emitter::release(const std::vector<Visit>& visits, StreamId stream) {
   }
 }
 
+// Every gradient of the step is in the host's memory before the update begins.
+void Emitter::bring_to_host(std::size_t unit) {
+  add(OperationKind::transfer, StreamId::evict, unit).accesses = {
+      updated(AccessMode::read, {unit, Role::gradient}), updated(AccessMode::write, {unit, Role::host_gradient})};
+}
+
+void Emitter::bring_scalars_to_host() {
+  const std::size_t buffer = plan_.program_buffers[program_].host_scalars;
+  if (buffer == no_buffer) return;
+  add(OperationKind::transfer, StreamId::evict, no_unit).accesses = {scalars(AccessMode::read),
+                                                                     host_scalars(AccessMode::write)};
+}
+
+void Emitter::bring_from_host(std::size_t unit, Part part) {
+  add(OperationKind::transfer, StreamId::fetch, unit).accesses = {
+      updated(AccessMode::read, {unit, Role::host_rounded, part}),
+      updated(AccessMode::write, {unit, rounded_to(unit), part})};
+}
+
+void Emitter::round_on_host(std::size_t unit, Part part) {
+  copy({unit, Role::master, part}, {unit, Role::host_rounded, part}, buffers(unit)[Role::master].over, StreamId::host);
+}
+
+void Emitter::optimize_on_host(std::size_t unit) {
+  Operation& optimize = add(OperationKind::optimize, StreamId::host, unit);
+  optimize.accesses = {updated(AccessMode::read, {unit, Role::host_gradient}), host_scalars(AccessMode::read),
+                       updated(AccessMode::update, {unit, Role::master})};
+  for (const Held& state : states(unit)) optimize.accesses.push_back(updated(AccessMode::update, state));
+  if (plan_.precision(unit).encodes()) {
+    round_on_host(unit, Part::trained);
+  } else {
+    optimize.accesses.push_back(updated(AccessMode::write, {unit, Role::host_rounded}));
+  }
+}
+
 // Every rank has its own shards of the masters: what else it keeps of them and of the parameters follows, by way of the
 // slot where masters stand in the host's memory.
 void Emitter::follow_masters(std::size_t unit) {
@@ -684,7 +744,15 @@ void Emitter::follow_masters(std::size_t unit) {
   const AxisSet mine = plan_.sharding(unit).optimizer;
   const std::vector<Visit> masters = masters_of_host(unit, parts(unit));
   if (masters.empty()) {
-    for (const Part part : parts(unit)) refresh_parameters(unit, part, own);
+    for (const Part part : parts(unit)) {
+      if (plan_.units[unit].updates_in == MemorySpace::device) {
+        refresh_parameters(unit, part, own);
+        continue;
+      }
+      round_on_host(unit, part);
+      bring_from_host(unit, part);
+      gather_rounded(unit, part, own);
+    }
     return;
   }
   fetch(masters, own);

@@ -51,10 +51,13 @@ std::string_view to_string(Role role) {
     case Role::state_slot: return "state slot";
     case Role::master_slot: return "master slot";
     case Role::widened: return "widened";
+    case Role::host_gradient: return "gradient of the host";
+    case Role::host_rounded: return "rounded on the host";
     case Role::direction: return "direction";
     case Role::whole: return "whole";
     case Role::workspace: return "workspace";
     case Role::scalars: return "scalars";
+    case Role::host_scalars: return "scalars of the host";
     case Role::norms: return "norms";
     case Role::collected: return "collected";
   }
@@ -68,6 +71,7 @@ std::string_view to_string(StreamId stream) {
     case StreamId::reduce: return "reduce";
     case StreamId::fetch: return "fetch";
     case StreamId::evict: return "evict";
+    case StreamId::host: return "host";
   }
   throw InternalError("a stream without a name");
 }
@@ -167,7 +171,7 @@ Sharding Plan::sharding() const { return over(training(), options.sharding.value
 Sharding Plan::sharding(std::size_t unit) const { return over(common(unit), sharding()); }
 
 bool Plan::uses(StreamId stream) const {
-  if (!is_transferring(stream)) return true;
+  if (!is_transferring(stream) && stream != StreamId::host) return true;
   return std::any_of(segments.begin(), segments.end(), [&](const Segment& segment) {
     return std::any_of(segment.operations.begin(), segment.operations.end(),
                        [&](const Operation& operation) { return operation.stream == stream; });

@@ -35,7 +35,7 @@ void check_arena(const Plan& plan, const Report& report) {
 
 bool has_frozen(Role role) {
   return role == Role::master || role == Role::master_slot || role == Role::kept || role == Role::parameters ||
-         role == Role::encoded || role == Role::resharded;
+         role == Role::encoded || role == Role::resharded || role == Role::host_rounded;
 }
 
 bool is_slot(const Buffer& buffer) {
@@ -63,10 +63,15 @@ DType type_of(const Plan& plan, std::size_t unit, Role role) {
     case Role::master:
     case Role::master_slot: return types.masters;
     case Role::encoded:
+    case Role::host_rounded:
     case Role::resharded: return types.gather.value_or(types.parameter);
     case Role::gradient_slot: return types.gradient;
     case Role::staging: return types.wire;
-    case Role::gradient: return shares(Role::gradient_slot) ? types.gradient : DType::fp32;
+    case Role::gradient:
+    case Role::host_gradient: {
+      const bool is_the_slot = buffers[Role::gradient].buffer == buffers[Role::gradient_slot].buffer;
+      return is_the_slot ? types.gradient : DType::fp32;
+    }
     case Role::direction:
     case Role::whole: return plan.units[unit].whole_type;
     default: return DType::fp32;
@@ -128,6 +133,8 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
     case Role::resharded: return content.over == (resharding.held & own);
     case Role::state:
     case Role::state_slot:
+    case Role::host_gradient:
+    case Role::host_rounded:
     case Role::direction: return content.over == (sharding.optimizer & own);
     case Role::gradient: {
       const std::vector<AxisSet> ways = ways_to_shard(plan, unit);
@@ -185,8 +192,10 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   }
   if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
   const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
+  const bool waits_on_host = role == Role::host_gradient || role == Role::host_rounded;
   const MemorySpace space = role == Role::state    ? *plan.units[unit].states_in
                             : role == Role::master ? *plan.units[unit].masters_in
+                            : waits_on_host        ? MemorySpace::host
                                                    : MemorySpace::device;
   if (content.space != space || buffer.space != space) {
     report(ViolationKind::layout, {unit, static_cast<std::size_t>(role)}, {no_unit, 1},
@@ -264,7 +273,7 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::initialize, write, {master, state, anchor, outer_momentum, untrained}},
       {K::initialize_scalars, write, {scalars}},
       {K::cast, read, {master, master_slot, kept, encoded, resharded}},
-      {K::cast, write, {kept, parameters, encoded, resharded}},
+      {K::cast, write, {kept, parameters, encoded, resharded, host_rounded}},
       {K::all_gather, read, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
       {K::all_gather, write, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
       {K::window, read, {parameters, scalars, collected}},
@@ -292,9 +301,9 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::gather_norms, write, {norms}},
       {K::begin_update, read, {norms}},
       {K::begin_update, update, {scalars}},
-      {K::optimize, read, {gradient, scalars}},
+      {K::optimize, read, {gradient, scalars, host_gradient, host_scalars}},
       {K::optimize, update, {master, master_slot, state, state_slot}},
-      {K::optimize, write, {kept, parameters, direction, widened}},
+      {K::optimize, write, {kept, parameters, direction, widened, host_rounded}},
       {K::redistribute, read, {direction, whole}},
       {K::redistribute, write, {direction, whole}},
       {K::transform, update, {whole}},
@@ -308,8 +317,9 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, master_slot}},
       {K::release, discard, {encoded, direction, whole}},
       {K::broadcast, update, {untrained}},
-      {K::transfer, read, {master, master_slot, state, state_slot}},
-      {K::transfer, write, {master, master_slot, state, state_slot}},
+      {K::transfer, read, {master, master_slot, state, state_slot, gradient, scalars, host_rounded}},
+      {K::transfer, write, {master, master_slot, state, state_slot, host_gradient, host_scalars}},
+      {K::transfer, write, {kept, parameters, encoded}},
   };
   return std::any_of(std::begin(all), std::end(all), [&](const Operands& some) {
     return some.kind == kind && some.mode == access.mode &&
@@ -506,6 +516,7 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
 // operation's unit, or what I bring. They are those of the segment's program, or at a cold start of any.
 bool is_of_program(const Plan& plan, const Operation& operation, const Range& range, std::size_t program) {
   const ProgramBuffers& buffers = plan.program_buffers[program];
+  if (range.buffer == buffers.host_scalars) return range == fixed_range(range.buffer, Bytes(0), scalars_size);
   if (range.buffer == buffers.scalars) {
     return range == fixed_range(buffers.scalars, Bytes(0), scalars_size) ||
            range == fixed_range(buffers.scalars, loss_scale_offset, Bytes(4));
@@ -539,7 +550,10 @@ bool is_plans(const Plan& plan, EventPoint here, const Access& access) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     if (of != no_program && of != program) continue;
     const ProgramBuffers& buffers = plan.program_buffers[program];
-    if (access.range.buffer != (access.role == Role::scalars ? buffers.scalars : buffers.norms)) continue;
+    const std::size_t buffer = access.role == Role::scalars        ? buffers.scalars
+                               : access.role == Role::host_scalars ? buffers.host_scalars
+                                                                   : buffers.norms;
+    if (access.range.buffer != buffer) continue;
     if (is_of_program(plan, plan.at(here), access.range, program)) return true;
   }
   return false;
@@ -679,6 +693,21 @@ bool is_a_visit(const Plan& plan, const Operation& operation, std::size_t move) 
          space_of(home) != MemorySpace::device && space_of(slot) == MemorySpace::device;
 }
 
+// An update by the host's processors takes a gradient and the step's scalars, and gives parameters: each travels by
+// itself.
+bool is_for_host_updates(const Operation& operation) {
+  if (operation.accesses.size() != 2) return false;
+  const Access &from = operation.source(), &to = operation.target();
+  const bool is_one = from.mode == AccessMode::read && to.mode == AccessMode::write && from.tenant == operation.unit &&
+                      to.tenant == operation.unit && from.range.size == to.range.size;
+  if (operation.stream == StreamId::fetch) {
+    const bool is_read = to.role == Role::kept || to.role == Role::parameters || to.role == Role::encoded;
+    return is_one && from.role == Role::host_rounded && is_read;
+  }
+  return is_one && ((from.role == Role::gradient && to.role == Role::host_gradient) ||
+                    (from.role == Role::scalars && to.role == Role::host_scalars));
+}
+
 // A transfer moves all states of its unit, each once, or masters; for an update it moves both, of what is trained. Some
 // come ahead of it, in the micro-batch that it follows.
 bool moves_what_belongs_together(const Plan& plan, SegmentKind segment, const Operation& operation) {
@@ -698,16 +727,18 @@ bool moves_what_belongs_together(const Plan& plan, SegmentKind segment, const Op
   return states == 0 ? masters > 0 : all_states && masters == 0;
 }
 
-// Nothing but transfers touches the host's memory and the disk, and what gives them initial values.
+// Nothing but transfers touches the host's memory and the disk, what gives them initial values, and what the host's
+// processors do there, which touch nothing else.
 bool is_in_its_space(const Plan& plan, EventPoint here) {
   const Operation& operation = plan.at(here);
   if (operation.kind == OperationKind::initialize) return true;
   if (operation.kind != OperationKind::transfer) {
-    return std::all_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
-      return plan.buffers[access.range.buffer].space == MemorySpace::device;
-    });
+    const MemorySpace space = operation.stream == StreamId::host ? MemorySpace::host : MemorySpace::device;
+    return std::all_of(operation.accesses.begin(), operation.accesses.end(),
+                       [&](const Access& access) { return plan.buffers[access.range.buffer].space == space; });
   }
   if (!is_transferring(operation.stream) || operation.accesses.size() % 2 != 0) return false;
+  if (is_for_host_updates(operation)) return true;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     if (!is_a_visit(plan, operation, move)) return false;
   }

@@ -95,20 +95,20 @@ void make_whole_groups(Plan& plan) {
 namespace {
 
 // The first ones that come from elsewhere have come beside the backward pass. Behind them stand those of the device, so
-// that the others travel meanwhile.
+// that the others travel meanwhile. What the host's processors update begins before all.
 std::vector<std::size_t> with_copies_hidden(const Plan& plan, const std::vector<std::size_t>& units) {
-  const auto comes = [&](std::size_t unit) {
-    return plan.units[unit].masters_in != MemorySpace::device || plan.units[unit].states_in != MemorySpace::device;
-  };
-  std::vector<std::size_t> result, last;
+  std::vector<std::size_t> on_host, first, on_device, last;
   for (const std::size_t unit : units) {
-    if (comes(unit)) (result.size() < update_slots ? result : last).push_back(unit);
+    const UnitSpec& spec = plan.units[unit];
+    const bool comes = spec.masters_in != MemorySpace::device || spec.states_in != MemorySpace::device;
+    auto& among = spec.updates_in != MemorySpace::device ? on_host
+                  : !comes                               ? on_device
+                  : first.size() < update_slots          ? first
+                                                         : last;
+    among.push_back(unit);
   }
-  for (const std::size_t unit : units) {
-    if (!comes(unit)) result.push_back(unit);
-  }
-  result.insert(result.end(), last.begin(), last.end());
-  return result;
+  for (const auto* more : {&first, &on_device, &last}) on_host.insert(on_host.end(), more->begin(), more->end());
+  return on_host;
 }
 
 }  // namespace

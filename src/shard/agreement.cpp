@@ -55,9 +55,9 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("overlap_reduction", options.overlap_reduction);
   lines.add("bucket_cap", text(options.bucket_cap));
   if (options.offload != Offload{}) {
-    lines.add("offload",
-              fmt::format("optimizer to the {}, masters to the {}, of {} units", to_string(options.offload.optimizer),
-                          to_string(options.offload.masters), options.offload.units));
+    lines.add("offload", fmt::format("optimizer to the {}, masters to the {}, update on the {}, of {} units",
+                                     to_string(options.offload.optimizer), to_string(options.offload.masters),
+                                     to_string(options.offload.update), options.offload.units));
   }
   lines.add("activations", to_string(options.activations));
   lines.add("checkpointing", to_string(options.checkpointing));

@@ -117,7 +117,7 @@ void Executor::make_streams(const ExecutorInput& input) {
     };
     streams_[id] = std::make_unique<Stream>(world_.device(), std::move(options));
   }
-  StreamOptions options{.name = fmt::format("r{}.host", world_.rank()), .mode = StreamMode::immediate};
+  StreamOptions options{.name = fmt::format("r{}.caller", world_.rank()), .mode = StreamMode::immediate};
   limit_waits(options, world_);
   host_ = std::make_unique<Stream>(Device::cpu(), std::move(options));
 }

@@ -64,7 +64,8 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       memory_(memory),
       roles_(input.roles),
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
-      tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu) {
+      tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu),
+      on_host_(Device::cpu(), {.name = "host", .mode = StreamMode::immediate}) {
   for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
     granule_weights_.reserve(plan_.granules(program).rounds());
   }
@@ -140,6 +141,16 @@ void Operations::make_communicators(World& world) {
   }
 }
 
+template <typename Work>
+void Operations::compute(const Operation& operation, Stream& on, const Work& work) {
+  if (operation.stream != plan::StreamId::host || tasks_see_memory_) return work(on);
+  on.submit([this, &on, work] {
+    device::cuda_queue(on).synchronize();  // what the stream waits for is in the host's memory
+    work(on_host_);
+    on_host_.rethrow_failure();
+  });
+}
+
 void Operations::launch(plan::EventPoint point, Stream& on) {
   const Operation& operation = plan_.at(point);
   Call& call = calls_[point.segment][point.operation];
@@ -148,7 +159,8 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::initialize_scalars:
       return kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
     case OperationKind::cast:
-    case OperationKind::convert: return cast(operation, on);
+    case OperationKind::convert:
+      return compute(operation, on, [this, &operation](Stream& here) { cast(operation, here); });
     case OperationKind::collective: return collect(operation, call, on);
     case OperationKind::all_gather:
     case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, call.gathers);
@@ -161,7 +173,10 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::gather_norms: return gather_norms(operation, call, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(plan_.segments[point.segment].program, on);
-    case OperationKind::optimize: return optimize(operation, on);
+    case OperationKind::optimize: {
+      const StepOf step{learning_rate_of(operation.unit), scalars_at(operation)};
+      return compute(operation, on, [this, &operation, step](Stream& here) { optimize(operation, step, here); });
+    }
     case OperationKind::redistribute: return redistribute(operation, call, on);
     case OperationKind::transform: return transform(operation, on);
     case OperationKind::apply: return apply(operation, on);

@@ -96,6 +96,11 @@ class Operations {
     std::unique_ptr<UnitUpdate> update;         // null: run by run
     std::vector<kernels::RoundedSpans> rounds;  // of widened masters: back to where they stand
   };
+  // An update of a unit takes these of the step.
+  struct StepOf {
+    float learning_rate;  // of the unit
+    const kernels::StepScalars* scalars;
+  };
   // Elements of a tensor, from the first one on, and its name.
   struct InitialPlace {
     kernels::Target values;
@@ -131,10 +136,12 @@ class Operations {
   // Calls update(stretch, its masters in fp32) for each.
   template <typename Update>
   void for_each_stretch(const plan::Operation& operation, Stream& on, const Update& update);
-  void optimize(const plan::Operation& operation, Stream& on);
-  void update_runs(std::size_t unit, const Stretch& stretch, const OptimizerSpans& all,
-                   const kernels::StepScalars* scalars, Stream& on);
-  OptimizerGroup settings_of(std::size_t unit, const OptimizerRun& run) const;
+  void optimize(const plan::Operation& operation, const StepOf& step, Stream& on);
+  void update_runs(std::size_t unit, const Stretch& stretch, const OptimizerSpans& all, const StepOf& step, Stream& on);
+  // Calls work(stream): with that of the operation, or, where the host's processors are to do it beside a CUDA device,
+  // in a task of it and with one of the CPU.
+  template <typename Work>
+  void compute(const plan::Operation& operation, Stream& on, const Work& work);
   void find_owned_tensors();
   void redistribute(const plan::Operation& operation, const Call& call, Stream& on);
   void transform(const plan::Operation& operation, Stream& on);
@@ -153,7 +160,9 @@ class Operations {
   void write_disk(const plan::Range& from, const plan::Range& to, Stream& on);
 
   kernels::StepScalars* scalars_at(const plan::Operation& operation) {
-    return reinterpret_cast<kernels::StepScalars*>(address(operation.operand(plan::Role::scalars).range));
+    const bool on_host = operation.stream == plan::StreamId::host;
+    const plan::Role role = on_host ? plan::Role::host_scalars : plan::Role::scalars;
+    return reinterpret_cast<kernels::StepScalars*>(address(operation.operand(role).range));
   }
   kernels::Source source(const plan::Access& access);
   kernels::Target target(const plan::Access& access);
@@ -187,6 +196,7 @@ class Operations {
   std::array<std::array<std::unique_ptr<Communicator>, 2>, 2> links_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU
+  Stream on_host_;                           // immediate: runs in a task of the stream of the host's processors
   std::atomic<bool> parts_came_ = false;     // of all ranks, for the update that comes next
   std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;

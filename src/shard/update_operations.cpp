@@ -24,6 +24,19 @@ kernels::Target after(const kernels::Target& target, std::size_t elements) {
   return {static_cast<std::byte*>(target.data) + (size_of(target.type) * elements).count(), target.type};
 }
 
+OptimizerGroup settings_of(const OptimizerRun& run, float learning_rate) {
+  OptimizerGroup group = run.group;
+  group.learning_rate = learning_rate * run.learning_rate_scale;
+  return group;
+}
+
+// The host's processors update masters where they stand; else they are where the device has them.
+const Access& masters_in(const Operation& operation) {
+  return *std::find_if(operation.accesses.begin(), operation.accesses.end(), [](const Access& access) {
+    return access.role == Role::master || access.role == Role::master_slot;
+  });
+}
+
 }  // namespace
 
 void Operations::set_begun(std::size_t unit, std::vector<std::int64_t> begun) {
@@ -51,8 +64,9 @@ Operations::Stretch Operations::stretch_of(std::size_t unit, std::span<const Opt
     run.count = end - begin;
     stretch.runs.push_back(run);
   }
+  const bool has_slots = !buffers.state_slots.empty() && !buffers.are_updated_on_host();
   const auto add_states = [&](std::size_t element, bool some_have_none) {
-    for (const plan::Content& state : buffers.state_slots.empty() ? buffers.states : buffers.state_slots) {
+    for (const plan::Content& state : has_slots ? buffers.state_slots : buffers.states) {
       const bool none = state.begin > 0 && some_have_none;
       const Bytes place = none ? Bytes(0) : state.size(memory_.place_in(unit, state, element));
       stretch.states.push_back(none ? nullptr : reinterpret_cast<float*>(base(state.buffer) + place.count()));
@@ -90,7 +104,7 @@ std::vector<kernels::RoundedSpans> Operations::rounds_of(std::size_t unit, std::
 template <typename Update>
 void Operations::for_each_stretch(const Operation& operation, Stream& on, const Update& update) {
   const plan::UnitBuffers& buffers = plan_.unit_buffers[operation.unit];
-  const kernels::Target masters = target(operation.operand(buffers.masters()));
+  const kernels::Target masters = target(masters_in(operation));
   for (const Stretch& stretch : stretches_[operation.unit]) {
     const kernels::Target here = after(masters, stretch.first);
     if (!buffers[Role::widened].exists()) {
@@ -106,42 +120,38 @@ void Operations::for_each_stretch(const Operation& operation, Stream& on, const 
   }
 }
 
-void Operations::optimize(const Operation& operation, Stream& on) {
+void Operations::optimize(const Operation& operation, const StepOf& step, Stream& on) {
   const std::size_t unit = operation.unit;
   const plan::UnitBuffers& buffers = plan_.unit_buffers[unit];
-  const kernels::StepScalars* const scalars = scalars_at(operation);
   // Parameters of another type than the masters' stand beside them.
   const auto beside = std::find_if(operation.accesses.begin(), operation.accesses.end(), [](const Access& access) {
-    return access.mode == plan::AccessMode::write && (access.role == Role::kept || access.role == Role::parameters);
+    const bool are_parameters =
+        access.role == Role::kept || access.role == Role::parameters || access.role == Role::host_rounded;
+    return access.mode == plan::AccessMode::write && are_parameters;
   });
   const Access* const rounded = beside == operation.accesses.end() ? nullptr : &*beside;
   const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();
+  const Access& gradient = operation.accesses.front();
   for_each_stretch(operation, on, [&](const Stretch& stretch, float* masters) {
     OptimizerSpans all{.master = masters,
                        .states = std::span(stretch.states).first(buffers.states.size()),
-                       .gradient = after(source(operation.operand(Role::gradient)), stretch.first),
+                       .gradient = after(source(gradient), stretch.first),
                        .count = stretch.count};
     if (rounds) all.parameters = after(target(*rounded), stretch.first);
-    if (stretch.update != nullptr) return stretch.update->update(on, all, learning_rate_of(unit), scalars);
-    update_runs(unit, stretch, all, scalars, on);
+    if (stretch.update != nullptr) return stretch.update->update(on, all, step.learning_rate, step.scalars);
+    update_runs(unit, stretch, all, step, on);
   });
-  const Access& master = operation.operand(buffers.masters());
+  const Access& master = masters_in(operation);
   if (rounded != nullptr && !rounds) kernels::cast(on, target(*rounded), source(master), elements(master));
 }
 
-OptimizerGroup Operations::settings_of(std::size_t unit, const OptimizerRun& run) const {
-  OptimizerGroup group = run.group;
-  group.learning_rate = learning_rate_of(unit) * run.learning_rate_scale;
-  return group;
-}
-
-void Operations::update_runs(std::size_t unit, const Stretch& stretch, const OptimizerSpans& all,
-                             const kernels::StepScalars* scalars, Stream& on) {
+void Operations::update_runs(std::size_t unit, const Stretch& stretch, const OptimizerSpans& all, const StepOf& step,
+                             Stream& on) {
   const std::vector<plan::Content>& directions = plan_.unit_buffers[unit].directions;
   const std::size_t states = all.states.size();
   for (std::size_t index = 0; index < stretch.runs.size(); ++index) {
     const OptimizerRun& run = stretch.runs[index];
-    const OptimizerGroup group = settings_of(unit, run);
+    const OptimizerGroup group = settings_of(run, step.learning_rate);
     OptimizerSpans spans{.master = all.master + run.first,
                          .states = std::span(stretch.states).subspan((index + 1) * states, states),
                          .gradient = after(all.gradient, run.first),
@@ -151,11 +161,11 @@ void Operations::update_runs(std::size_t unit, const Stretch& stretch, const Opt
         directions_[unit][plane] =
             after(kernels::Target{base(directions[plane].buffer), directions[plane].type}, stretch.first + run.first);
       }
-      optimizer_of(unit).whole_tensors()->direct(on, spans, directions_[unit], group, scalars);
+      optimizer_of(unit).whole_tensors()->direct(on, spans, directions_[unit], group, step.scalars);
       continue;
     }
     if (all.parameters.data != nullptr) spans.parameters = after(all.parameters, run.first);
-    optimizer_of(unit).update(on, spans, group, scalars);
+    optimizer_of(unit).update(on, spans, group, step.scalars);
   }
 }
 
@@ -171,7 +181,7 @@ void Operations::apply(const Operation& operation, Stream& on) {
                    .direction = after(direction, stretch.first + run.first),
                    .count = run.count,
                    .shape = units_[unit]->parameters()[*run.whole]->shape()},
-                  settings_of(unit, run), scalars_at(operation));
+                  settings_of(run, learning_rate_of(unit)), scalars_at(operation));
     }
   });
   const Access& rounded = operation.accesses.back();

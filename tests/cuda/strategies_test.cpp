@@ -350,6 +350,8 @@ TEST_CASE("cuda: masters_and_states_in_the_hosts_memory_or_on_disk_have_the_bits
     CAPTURE(to_string(strategy));
     const Outcome expected = train<bf16>(reference);
     CHECK(same_bits(train<bf16>(which), expected));
+    which.sharding.offload.update = MemorySpace::host;
+    CHECK(same_bits(train<bf16>(which), expected));
     which.sharding.offload = {.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
     which.sharding.disk = std::filesystem::temp_directory_path();
     CHECK(same_bits(train<bf16>(which), expected));

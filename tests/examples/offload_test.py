@@ -20,7 +20,7 @@ MODEL = ["--hidden", 37, "--depth", 2, "--batch", 16, "--threads", 1, "--eval-ev
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"]
 DISK = ["--offload-to", f"disk:{tempfile.gettempdir()}"]
 OFFLOADS = {"fp32": [["--offload", "optimizer"], ["--offload", "optimizer", *DISK]],
-            "bf16": [["--offload", "masters"], ["--offload", "optimizer,masters"],
+            "bf16": [["--offload", "masters"], ["--offload", "optimizer,masters"], ["--offload", "optimizer,masters,update"],
                      ["--offload", "masters,optimizer", "--offload-units", 1], [*DISK, "--offload", "optimizer,masters"]]}
 CLIP = 0.02  # below every norm of these runs
 
@@ -58,7 +58,8 @@ def check_resuming(program):
             return (folder / name).read_bytes()
 
         straight = weights_of("straight")
-        for number, (first, then) in enumerate([([], on_host), (on_host, []), (on_disk, on_host)]):
+        there = ["--offload", "optimizer,masters,update"]
+        for number, (first, then) in enumerate([([], on_host), (there, []), (on_disk, there)]):
             saved = folder / str(number)
             trainer_runs.train(program, folder, *options, *first, "--checkpoint-dir", saved, "--stop-after", 5)
             assert weights_of(f"resumed{number}", *then, "--checkpoint-dir", saved, "--resume") == straight, (first, then)
@@ -94,9 +95,13 @@ def check_words(program):
     done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "optimizer,masters",
                             "--offload-units", 2)
     assert "the optimizer's states and masters of the first 2 units in the host's memory" in done.stdout, done.stdout
+    done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "update,optimizer,masters")
+    assert "states and masters in the host's memory, updated there" in done.stdout, done.stdout
     for options, words in [
-            (["--offload", "parameters"], "--offload takes none, optimizer, masters, or both"),
-            (["--offload", "optimizer,"], "--offload takes none, optimizer, masters, or both"),
+            (["--offload", "parameters"], "--offload takes none, or optimizer, masters and update"),
+            (["--offload", "optimizer,"], "--offload takes none, or optimizer, masters and update"),
+            (["--offload", "optimizer,update"], "write optimizer,masters,update"),
+            (["--offload", "optimizer,masters,update", *DISK], "leave --offload-to at host"),
             (["--offload", "masters"], "--precision bf16"),
             (["--offload-units", 3], "--offload-units needs --offload"),
             (DISK, "--offload-to needs --offload"),

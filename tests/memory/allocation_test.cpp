@@ -231,6 +231,9 @@ TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_elsewhere") {
     run.options.precision = bf16_mixed;
     run.options.diagnostics = {.poison = true, .queue_compute = true};
     check<bf16>(run);
+    run.options.offload.update = MemorySpace::host;
+    check<bf16>(run);
+    run.options.offload.update = MemorySpace::device;
     run.options.offload.optimizer = MemorySpace::disk;
     run.options.disk = std::filesystem::temp_directory_path();
     check<bf16>(run);

@@ -209,6 +209,8 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
     run.frozen = {1, 2};
     run.options.offload.masters = MemorySpace::host;
     check<bf16>(run);
+    run.options.offload.update = MemorySpace::host;
+    check<bf16>(run);
   }
 }
 

@@ -300,6 +300,24 @@ void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) 
   }
 }
 
+// The device's memory in place of what the host's processors have, and their stream in place of another.
+void device_memory_in_place_of_the_hosts(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+      const Operation& operation = plan.segments[s].operations[o];
+      if (operation.kind != OperationKind::optimize || operation.stream != StreamId::host) continue;
+      Plan mutant = plan;
+      Access& gradient = mutant.segments[s].operations[o].accesses.front();
+      gradient.role = Role::gradient;
+      gradient.range.buffer = plan.content(gradient).buffer;
+      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+      mutant = plan;
+      mutant.segments[s].operations[o].stream = StreamId::compute;
+      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}) + " on the device");
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<MutantClass> slot_mutants() {
@@ -307,6 +325,7 @@ std::vector<MutantClass> slot_mutants() {
           {"transfer on the other stream", false, transfer_the_other_way},
           {"fetched before the slot is free", false, fetched_before_the_slot_is_free},
           {"an operation in the host's memory", false, host_memory_in_place_of_the_slot},
+          {"an update on the host of what is elsewhere", false, device_memory_in_place_of_the_hosts},
           {"slot freed before its last reader", false, freed_before_last_reader},
           {"slot freed one operation early", false, freed_before_previous_operation},
           {"parameter slot shared", false, parameter_slot_shared},

@@ -77,9 +77,22 @@ EventPoint one_earlier(Plan& plan, EventPoint record) {
                                   : EventPoint{record.segment, previous};
 }
 
+// The wait is for the last run's record, and one operation earlier on that stream is launched before the waiter: this
+// run's, which comes after the last run's record. So much is enough.
+bool is_enough_when_early(const Plan& plan, const WaitPlace& place) {
+  const EventPoint record = plan.events[at(plan, place).event];
+  if (record.segment != place.segment || record.operation < place.operation) return false;
+  const std::size_t early = previous_on_stream(plan, record.segment, record.operation);
+  return early != no_operation && early < place.operation;
+}
+
 void record_early_for_one_wait(const Plan& plan, const MutantSink& sink) {
   for (const WaitPlace& place : waits_of(plan)) {
     if (at(plan, place).type == WaitType::throttle) continue;
+    if (at(plan, place).type == WaitType::data && is_enough_when_early(plan, place)) {
+      sink.exclude();
+      continue;
+    }
     Plan mutant = plan;
     const EventPoint record = plan.events[at(plan, place).event];
     at(mutant, place).event = mutant.events.size();  // before an insertion can shift the place
@@ -92,7 +105,9 @@ void record_early_for_one_wait(const Plan& plan, const MutantSink& sink) {
 void record_early_for_all_waits(const Plan& plan, const MutantSink& sink) {
   std::vector<bool> guards(plan.events.size(), false);
   for (const WaitPlace& place : waits_of(plan)) {
-    if (at(plan, place).type != WaitType::throttle) guards[at(plan, place).event] = true;
+    const Wait& wait = at(plan, place);
+    const bool is_enough = wait.type == WaitType::data && is_enough_when_early(plan, place);
+    if (wait.type != WaitType::throttle && !is_enough) guards[wait.event] = true;
   }
   for (std::size_t event = 0; event < plan.events.size(); ++event) {
     if (!guards[event]) continue;

@@ -19,6 +19,8 @@ namespace offload_test {
 constexpr Offload states_alone{.optimizer = MemorySpace::host};
 constexpr Offload masters_alone{.masters = MemorySpace::host};
 constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+constexpr Offload updated_there{
+    .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host};
 constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
 constexpr Offload on_either{.optimizer = MemorySpace::disk, .masters = MemorySpace::host};
 
@@ -36,7 +38,7 @@ TEST_CASE("plans_of_every_strategy_are_sound_with_states_and_masters_elsewhere")
        {chain_model(1), chain_model(3), tied_model(), experts_model(), offloading_masters_model()}) {
     for (const Strategy strategy : all_strategies) {
       for (const auto& [ranks, replicas] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 1}, {4, 2}}) {
-        for (const Offload& offload : {states_alone, masters_alone, both, on_disk, on_either}) {
+        for (const Offload& offload : {states_alone, masters_alone, both, updated_there, on_disk, on_either}) {
           check_sound(model, {.strategy = strategy,
                               .precision = bf16_mixed,
                               .ranks = ranks,
@@ -59,10 +61,59 @@ TEST_CASE("plans_of_fp32_parameters_and_of_several_programs_are_sound_with_state
 
 TEST_CASE("plans_with_outer_steps_are_sound_with_masters_in_the_hosts_memory") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp, Strategy::hsdp}) {
-    check_sound(
-        chain_model(3),
-        {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .outer_every = 2, .offload = both});
+    for (const Offload& offload : {both, updated_there}) {
+      check_sound(chain_model(3), {.strategy = strategy,
+                                   .precision = bf16_mixed,
+                                   .ranks = 4,
+                                   .replicas = 2,
+                                   .outer_every = 2,
+                                   .offload = offload});
+    }
   }
+}
+
+// Parameters may travel on in codes, several programs have scalars each, and gradients are of the slot's type where
+// nothing is added to them.
+TEST_CASE("plans_of_updates_on_the_host_are_sound_whatever_travels") {
+  const Precision codes{DType::bf16, DType::bf16, DType::int8, DType::int8};
+  for (const Model& model : {chain_of_programs(5, 2), chain_model(3)}) {
+    for (const Strategy strategy : all_strategies) {
+      for (const Precision& precision : {bf16_mixed, codes}) {
+        for (const std::size_t ranks : {1, 4}) {
+          check_sound(model, {.strategy = strategy, .precision = precision, .ranks = ranks, .offload = updated_there});
+        }
+      }
+    }
+  }
+}
+
+// 2 bytes of the gradient go and 2 of the parameters come, and the device has no slots.
+TEST_CASE("what_the_host_updates_brings_gradients_and_takes_parameters_and_nothing_else") {
+  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .offload = updated_there}));
+  std::size_t elements = 0;
+  for (const UnitLayout& layout : plan.layouts) elements += layout.elements({}, Part::trained);
+  Bytes evicted, fetched;
+  for (const SegmentKind kind : {SegmentKind::only, SegmentKind::update}) {
+    for (const Operation& operation : plan.segments[*plan.find(kind)].operations) {
+      if (operation.kind != OperationKind::transfer) continue;
+      (operation.stream == StreamId::fetch ? fetched : evicted) += operation.source().range.size;
+    }
+  }
+  CHECK(fetched == Bytes(2) * elements);
+  CHECK(evicted == Bytes(2) * elements + scalars_size);
+  for (const Buffer& buffer : plan.buffers) CHECK(!buffer.name.starts_with("master."));
+  const MemoryReport there = memory(plan);
+  const MemoryReport here = memory(compile(input_of(chain_model(4), {.precision = bf16_mixed, .offload = both})));
+  CHECK(there.device() < here.device());
+}
+
+TEST_CASE("an_update_on_the_host_of_what_is_not_all_there_is_refused") {
+  const auto failure = [](const Offload& offload) {
+    return usage_error([&] { (void)compile(input_of(chain_model(2), {.precision = bf16_mixed, .offload = offload})); });
+  };
+  CHECK(contains(failure({.optimizer = MemorySpace::host, .update = MemorySpace::host}),
+                 "no unit has both its masters and its optimizer's states in the host's memory"));
+  CHECK(contains(failure({.update = MemorySpace::disk}), "offload.update is disk"));
 }
 
 MemoryReport memory_with(const Offload& offload, Strategy strategy = Strategy::zero2) {

@@ -122,6 +122,19 @@ std::vector<Subject> subjects() {
     add(result, offloading_masters_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .gradient_hooks = true});
   }
+  constexpr Offload updated_there{
+      .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .units = 2};
+  for (const Strategy strategy : all_strategies) {
+    for (const std::optional<DType> gather : {std::optional<DType>(), std::optional(DType::int8)}) {
+      add(result, chain_model(3),
+          {.strategy = strategy,
+           .precision = {.parameter = DType::bf16, .gradient = DType::bf16, .wire = DType::bf16, .gather = gather},
+           .ranks = 4,
+           .replicas = 2,
+           .gradient_hooks = true,
+           .offload = updated_there});
+    }
+  }
   add(result, chain_model(3),
       {.strategy = Strategy::ddp,
        .precision = bf16_mixed,

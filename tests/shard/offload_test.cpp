@@ -31,6 +31,8 @@ using toy::Values;
 constexpr Offload states_alone{.optimizer = MemorySpace::host};
 constexpr Offload masters_alone{.masters = MemorySpace::host};
 constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
+constexpr Offload updated_there{
+    .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host};
 constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
 constexpr Offload states_on_disk{.optimizer = MemorySpace::disk};
 constexpr Offload first_two{.optimizer = MemorySpace::host, .masters = MemorySpace::host, .units = 2};
@@ -80,7 +82,7 @@ TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
 }
 
 TEST_CASE("masters_in_the_hosts_memory_have_the_bits_of_the_devices") {
-  check<tessera::bf16>(of_16_bits(), {states_alone, masters_alone, both, first_two, on_disk});
+  check<tessera::bf16>(of_16_bits(), {masters_alone, both, updated_there, first_two, on_disk});
   Run run = of_16_bits();
   run.optimizer = sgd;
   check<tessera::bf16>(run, {both});
@@ -90,7 +92,7 @@ TEST_CASE("masters_in_the_hosts_memory_are_rounded_by_the_runtime_where_the_opti
   Run run = of_16_bits();
   run.rounds = false;
   run.overflows = {1};
-  check<tessera::bf16>(run, {both});
+  check<tessera::bf16>(run, {both, updated_there});
 }
 
 TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
@@ -106,7 +108,7 @@ TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
     const TemporaryFolder folder;
     run.options.disk = folder.path();
     run.options.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
-    for (const Offload& offload : {both, on_disk}) {
+    for (const Offload& offload : {both, updated_there, on_disk}) {
       run.options.offload = offload;
       CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
     }
@@ -188,6 +190,7 @@ TEST_CASE("masters_and_states_are_looked_at_written_and_carried_wherever_they_st
       CAPTURE(to_string(strategy));
       const Tensors expected = train_with_hands(ranks, strategy, {});
       CHECK(train_with_hands(ranks, strategy, both) == expected);
+      CHECK(train_with_hands(ranks, strategy, updated_there) == expected);
       CHECK(train_with_hands(ranks, strategy, on_disk) == expected);
     }
   }

@@ -312,6 +312,20 @@ class Fit(unittest.TestCase):
         self.assertLess(there["step_seconds"] - here["step_seconds"], 3 * copy)
         self.assertEqual(there["time"]["seconds_of_moving"], there["step_seconds"] - here["step_seconds"])
         self.assertNotIn("seconds_of_moving", here["time"])
+        # Gradients go, 2 or 4 bytes of a parameter, and 2 come back, where states and masters are 12.
+        on_host = [*options, "--offload", "optimizer,masters,update", "--time", "--machine"]
+        updated = plan(*on_host, "h100x8")
+        self.assertAlmostEqual(updated["traffic"]["fetched"], states / 4, delta=0.01 * states)
+        self.assertLessEqual(updated["traffic"]["evicted"], 0.51 * states)
+        self.assertLess(updated["peak"] - updated["host"], there["peak"] - there["host"])
+        machine = json.loads((MACHINES / "h100x8.json").read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder) / "other.json"
+            other.write_text(json.dumps(machine | {"host_update": 10 * machine["host_update"]}))
+            self.assertLess(plan(*on_host, other)["step_seconds"], there["step_seconds"])
+            del machine["host_update"]
+            other.write_text(json.dumps(machine))
+            self.assertIn('add "host_update"', plan_runs.run(TOOL, *on_host, other).stderr)
         fastest = [*options, *timed, "--fastest", "--fit", there["peak"] - there["host"]]
         self.assertGreater(plan(*fastest)["best"]["time"]["seconds_of_moving"], 0)
         self.assertRegex(plan_runs.run(TOOL, *fastest).stdout, "copies to the device's memory and back cost .*s of the step")

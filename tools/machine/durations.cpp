@@ -202,6 +202,19 @@ double DurationModel::transfer_seconds(const Operation& operation) const {
   return std::max(copied, stored / machine_.to_disk.at(stored));
 }
 
+// The host's processors pass over its memory.
+double DurationModel::host_update_seconds(const Operation& operation) const {
+  const double bytes = moved_bytes(operation);
+  if (bytes == 0) return 0;
+  if (!machine_.host_update.empty()) return bytes / machine_.host_update.at(bytes);
+  if (machine_.to_host.empty()) return memory_seconds(operation);
+  throw tessera::UsageError(
+      fmt::format("machine {} says nothing of its host's processors, which are to update: add \"host_update\", the "
+                  "bytes per second "
+                  "that a rank's part of them reads and writes in an update, to its file (--machine FILE)",
+                  machine_.name));
+}
+
 double DurationModel::seconds(const Operation& operation) const {
   if (operation.kind == OperationKind::window) {
     const auto known = windows_.find(&operation);
@@ -209,6 +222,7 @@ double DurationModel::seconds(const Operation& operation) const {
   }
   if (takes_no_time(operation.kind)) return 0;
   if (operation.kind == OperationKind::transfer) return transfer_seconds(operation);
+  if (operation.stream == plan::StreamId::host) return host_update_seconds(operation);
   if (operation.kind == OperationKind::transform) return transform_seconds(operation);
   if (!is_collective(operation.kind)) return memory_seconds(operation);
   if (operation.group.empty()) return memory_seconds(operation);

@@ -36,6 +36,7 @@ class DurationModel {
   double memory_seconds(const tessera::plan::Operation& operation) const;
   double gathered_bytes(const tessera::plan::Operation& operation) const;
   double transfer_seconds(const tessera::plan::Operation& operation) const;
+  double host_update_seconds(const tessera::plan::Operation& operation) const;
   double transform_seconds(const tessera::plan::Operation& operation) const;
   double memory_rate(double bytes, std::size_t ranks) const;
   double computing_time(std::size_t ranks) const;

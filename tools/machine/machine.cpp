@@ -160,11 +160,11 @@ CollectiveAlgorithm algorithm_of(const Place& place) {
 }  // namespace
 
 Machine machine_from_json(const Json& json, const std::string& where) {
-  const Place place(json, where,
-                    {"tessera_machine", "name",         "about",       "ranks_per_host", "peak",
-                     "products",        "convolutions", "memory",      "to_host",        "to_disk",
-                     "host_memory",     "launch",       "processors",  "all_busy",       "immediate_compute",
-                     "slowdown",        "one_network",  "collectives", "host",           "network"});
+  const Place place(
+      json, where,
+      {"tessera_machine", "name",     "about",       "ranks_per_host", "peak",        "products", "convolutions",
+       "memory",          "to_host",  "to_disk",     "host_update",    "host_memory", "launch",   "processors",
+       "all_busy",        "slowdown", "one_network", "collectives",    "host",        "network",  "immediate_compute"});
   if (place.at("tessera_machine") != Json(1)) place.refuse("\"tessera_machine\" takes 1, the format's version");
   Machine machine;
   machine.name = place.text("name");
@@ -173,6 +173,7 @@ Machine machine_from_json(const Json& json, const std::string& where) {
   machine.memory = place.curve("memory");
   if (place.has("to_host")) machine.to_host = place.curve("to_host");
   if (place.has("to_disk")) machine.to_disk = place.curve("to_disk");
+  if (place.has("host_update")) machine.host_update = place.curve("host_update");
   if (place.has("host_memory")) machine.host_memory = place.curve("host_memory");
   machine.launch = place.number_or("launch", 0, 0, 1);
   if (place.has("processors")) machine.processors = place.number("processors", 0.01, 65536);
@@ -251,6 +252,7 @@ Json json_of(const Machine& machine) {
   json["memory"] = json_of(machine.memory);
   if (!machine.to_host.empty()) json["to_host"] = json_of(machine.to_host);
   if (!machine.to_disk.empty()) json["to_disk"] = json_of(machine.to_disk);
+  if (!machine.host_update.empty()) json["host_update"] = json_of(machine.host_update);
   if (!machine.host_memory.empty()) json["host_memory"] = json_of(machine.host_memory);
   json["launch"] = machine.launch;
   if (machine.processors) json["processors"] = *machine.processors;

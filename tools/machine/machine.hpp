@@ -71,6 +71,8 @@ struct Machine {
   Curve to_host;                     // of copies between a device's memory and its host's, in one direction, which do
                                      // not slow the other's; empty: as memory
   Curve to_disk;                     // of a rank's reads and writes there, in one direction; empty: not known
+  Curve host_update;                 // of a rank's part of the host's processors, over the bytes that an update reads
+                                     // and writes; empty: as memory where to_host is, else not known
   Curve host_memory;                 // of the ranks of a host at once, over the bytes of one; empty: `memory` for each
   double launch = 0;                 // seconds of the host for each operation
   std::optional<double> processors;  // of a host, which the streams of its ranks share

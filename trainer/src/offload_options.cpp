@@ -1,4 +1,4 @@
-// A list of two words, in any order, and where to.
+// A list of words, in any order, and where to.
 #include "tessera/trainer/offload_options.hpp"
 
 #include <fmt/format.h>
@@ -34,12 +34,15 @@ tessera::Offload offload_of(const std::string& text) {
   for (std::string_view rest = text;;) {
     const std::size_t end = rest.find(',');
     const std::string_view word = rest.substr(0, end);
-    const bool states = word == "optimizer";
-    if (!states && word != "masters") {
-      throw OptionError(
-          fmt::format("--offload takes none, optimizer, masters, or both with a comma between them, not \"{}\"", text));
+    MemorySpace* const space = word == "optimizer" ? &offload.optimizer
+                               : word == "masters" ? &offload.masters
+                               : word == "update"  ? &offload.update
+                                                   : nullptr;
+    if (space == nullptr) {
+      throw OptionError(fmt::format(
+          "--offload takes none, or optimizer, masters and update with commas between them, not \"{}\"", text));
     }
-    (states ? offload.optimizer : offload.masters) = tessera::MemorySpace::host;
+    *space = MemorySpace::host;
     if (end == std::string_view::npos) return offload;
     rest.remove_prefix(end + 1);
   }
@@ -48,10 +51,11 @@ tessera::Offload offload_of(const std::string& text) {
 }  // namespace
 
 void add_offload_options(CommandLine& line, tessera::Offload& offload, std::filesystem::path& disk) {
-  line.take({"--offload", "none|optimizer,masters",
+  line.take({"--offload", "none|optimizer,masters,update",
              "Keep these off the device between updates: the optimizer's states, and the fp32 masters beside "
-             "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, which "
-             "changes no bit [none]"},
+             "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, or, with "
+             "`update`, the host's processors do it where they stand: gradients go there and parameters come back. "
+             "No bit changes [none]"},
             [&offload, &disk](const std::string& text) {
               const std::size_t units = offload.units;
               offload = offload_of(text);
@@ -79,6 +83,12 @@ void check_offload_options(const CommandLine& line, const tessera::Offload& offl
   };
   needs_offload("--offload-units", "of how many units");
   needs_offload("--offload-to", "where that goes");
+  const bool all_on_host = offload.optimizer == MemorySpace::host && offload.masters == MemorySpace::host;
+  if (offload.update == MemorySpace::host && !all_on_host) {
+    throw OptionError(
+        "--offload update: the host's processors update what is all in the host's memory; write "
+        "optimizer,masters,update, and leave --offload-to at host");
+  }
   if (offload.masters == tessera::MemorySpace::device || precision.parameter != precision.masters) return;
   throw OptionError(fmt::format(
       "--offload masters: windows read masters themselves where parameters are {0}, and masters too; take {1}, or "
@@ -96,7 +106,8 @@ std::string offload_text(const tessera::Offload& offload) {
     text += fmt::format(" of the first {}", offload.units == 1 ? "unit" : fmt::format("{} units", offload.units));
   }
   const bool on_disk = offload.optimizer == MemorySpace::disk || offload.masters == MemorySpace::disk;
-  return text + (on_disk ? " on disk" : " in the host's memory");
+  text += on_disk ? " on disk" : " in the host's memory";
+  return text + (offload.update == MemorySpace::host ? ", updated there" : "");
 }
 
 }  // namespace tessera::trainer

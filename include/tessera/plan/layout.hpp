@@ -109,6 +109,7 @@ struct UnitSpec {
   // Where its optimizer's states, and its masters, stand between updates (Offload). In a Plan: always set.
   std::optional<MemorySpace> states_in = std::nullopt;
   std::optional<MemorySpace> masters_in = std::nullopt;
+  MemorySpace updates_in = MemorySpace::device;  // and where they are updated; compile() sets it
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};

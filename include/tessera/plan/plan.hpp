@@ -77,15 +77,18 @@ enum class Role {
   state_slot,      // of states that stand in the host's memory or on disk: where an update has them
   master_slot,     // the same of masters, frozen ones too; what is made from masters is made from it
   widened,         // masters of 16 bits in fp32, a stretch at a time, while an update works on it
+  host_gradient,   // of what the host's processors update: the reduced gradient in its memory,
+  host_rounded,    // … and what masters are rounded to there, on the way to windows
   direction,       // in an update, several: what this rank's shares bring to tensors that are seen whole; and in the
                    // first what comes back
   whole,           // of a group of units, its first one's: the tensors that this rank owns
   workspace,       // likewise: of the optimizer, beside them
   scalars,         // of a program: kernels::StepScalars
+  host_scalars,    // likewise, as the host's processors have them
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 23;
+inline constexpr std::size_t role_count = 26;
 std::string_view to_string(Role role);
 
 // Elements of a stretch of Role::widened: whole blocks of any state.
@@ -139,9 +142,10 @@ struct Access {
 
 // ---- order ----
 
-// fetch: from the host's memory or the disk to the device's memory; evict: back.
-enum class StreamId { compute, gather, reduce, fetch, evict };
-inline constexpr std::size_t stream_count = 5;
+// fetch: from the host's memory or the disk to the device's memory; evict: back; host: the host's processors, on what
+// stands in its memory.
+enum class StreamId { compute, gather, reduce, fetch, evict, host };
+inline constexpr std::size_t stream_count = 6;
 constexpr bool is_transferring(StreamId stream) { return stream == StreamId::fetch || stream == StreamId::evict; }
 std::string_view to_string(StreamId stream);
 
@@ -312,6 +316,7 @@ class UnitBuffers {
   // Where operations have the masters; and whether any of it leaves the device's memory between updates.
   Role masters() const { return (*this)[Role::master_slot].exists() ? Role::master_slot : Role::master; }
   bool are_offloaded() const { return !state_slots.empty() || (*this)[Role::master_slot].exists(); }
+  bool are_updated_on_host() const { return (*this)[Role::host_gradient].exists(); }
   const Content& of(const Access& access) const {
     if (access.role == Role::state) return states.at(access.state);
     if (access.role == Role::direction) return directions.at(access.state);
@@ -325,6 +330,7 @@ class UnitBuffers {
 // The steps of a program have these for themselves, so that each counts its own updates, with an optimizer of its own.
 struct ProgramBuffers {
   std::size_t scalars = no_buffer;
+  std::size_t host_scalars = no_buffer;  // where the host's processors update any of its units
   std::size_t norms = no_buffer;
 };
 
@@ -389,7 +395,7 @@ struct Plan {
   }
   // True where windows read what is whole at all times; else it is gathered into slots.
   bool parameters_stay_whole() const { return sharding().parameters.empty(); }
-  bool uses(StreamId stream) const;  // transferring ones only where something is offloaded
+  bool uses(StreamId stream) const;  // transferring ones, and the host's, only where something is offloaded
   const Content& content(const Access& access) const { return unit_buffers[access.tenant].of(access); }
   // Between its windows of a pass (Resharding) a rank holds a gathered unit sharded over these.
   AxisSet held_between_windows(std::size_t unit) const;

@@ -27,6 +27,10 @@ struct Offload {
   // fp32 masters of units whose parameters are of another type, which then stand on the device by themselves. Masters
   // that windows read themselves (parameters of their type) stay; compile() refuses this where all do.
   MemorySpace masters = MemorySpace::device;
+  // host: units whose states and masters all stand in the host's memory are updated there, by its processors, beside
+  // the device's own updates. Reduced gradients then travel there beside the backward pass, and what windows read comes
+  // back: with bf16 6 or 8 bytes of a parameter in place of 24, and no slots. compile() refuses this where no unit can.
+  MemorySpace update = MemorySpace::device;
   std::size_t units = static_cast<std::size_t>(-1);  // so many; default: all
   friend bool operator==(const Offload&, const Offload&) = default;
 };
