@@ -4,7 +4,9 @@
 The cost is the update's from its first operation to its last, on rank 0, in a traced run of each; products are what the busiest rank
 does in `transform`. With one thread a rank, on as many cores as ranks: beyond that, ranks share cores, and times say nothing.
 
-usage: muon.py BUILD [--quick]    BUILD: the build directory
+usage: muon.py BUILD [--quick] [--beside OTHER]    BUILD: the build directory
+
+--beside: one of another commit, in turns; prints the least time that one rank takes in `transform`, on one thread and on two.
 """
 import argparse
 import json
@@ -14,6 +16,7 @@ import tempfile
 
 import turns
 
+WIDTHS, THREADS, ROUNDS = (64, 128, 256, 384), (1, 2), 5  # of --beside
 MESHES = [(1, "fsdp"), (2, "ddp"), (2, "zero2"), (2, "fsdp")]
 WARM_UP = 3  # steps at the beginning that do not count
 
@@ -27,12 +30,12 @@ def model(quick):
         "--layers": 4, "--dim": 384, "--heads": 6, "--seq": 128, "--batch": 8})
 
 
-def update_times(build, folder, optimizer, ranks, strategy, quick):
-    """Medians over steps: (seconds of the update on rank 0, seconds of `transform` on the busiest rank, seconds of redistributions there)."""
+def update_times(build, folder, optimizer, ranks, strategy, quick, threads=1, shape=None, pick=statistics.median, steps=10):
+    """Medians (or what else `pick` takes) over steps: (seconds of the update on rank 0, seconds of `transform` on the busiest rank, seconds of redistributions there)."""
     trace = folder / "trace.json"
-    steps = 6 if quick else 10
-    turns.run([build / "trainer/gpt/train_gpt", "--sample", 0, *model(quick), "--ranks", ranks, "--threads", 1, "--strategy", strategy, "--optimizer",
-               optimizer, "--steps", steps, "--eval-every", 0, "--clip", 1, "--quiet", "--trace", trace, "--trace-steps", f"{WARM_UP}-{steps}"])
+    steps = 6 if quick else steps
+    turns.run([build / "trainer/gpt/train_gpt", "--sample", 0, *(shape or model(quick)), "--ranks", ranks, "--threads", threads, "--strategy", strategy,
+               "--optimizer", optimizer, "--steps", steps, "--eval-every", 0, "--clip", 1, "--quiet", "--trace", trace, "--trace-steps", f"{WARM_UP}-{steps}"])
     kinds, spans = {}, {}
     for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]:
         about = event.get("args", {})
@@ -44,12 +47,12 @@ def update_times(build, folder, optimizer, ranks, strategy, quick):
         if about["kind"] in ("optimize", "transform", "redistribute", "apply"):
             begin, end = spans.get(key, (event["ts"], 0.0))
             spans[key] = (min(begin, event["ts"]), max(end, event["ts"] + event["dur"]))
-    update = statistics.median((end - begin) / 1e6 for (rank, _), (begin, end) in spans.items() if rank == 0)
+    update = pick((end - begin) / 1e6 for (rank, _), (begin, end) in spans.items() if rank == 0)
     busiest = {}
     for (rank, step), seconds in kinds.items():
         busiest.setdefault(step, []).append((seconds.get("transform", 0.0), seconds.get("redistribute", 0.0)))
     most = [max(each) for each in busiest.values()]
-    return update, statistics.median(products for products, _ in most), statistics.median(moved for _, moved in most)
+    return update, pick(products for products, _ in most), pick(moved for _, moved in most)
 
 
 def costs(given, folder):
@@ -62,13 +65,28 @@ def costs(given, folder):
               f"{(muon - adamw) / products:.2f} |")
 
 
+def beside(given, folder):
+    def measure(case):
+        width, threads = case
+        shape = words({"--layers": 1 if given.quick else 4, "--dim": width, "--heads": width // 32, "--seq": 32, "--batch": 1})
+        return tuple(update_times(build, folder, "muon", 1, "fsdp", given.quick, threads, shape, min, 40 if width < 200 else 10)[1]
+                     for build in (given.build, given.beside))
+
+    cases = [(width, threads) for width in (WIDTHS[:1] if given.quick else WIDTHS) for threads in THREADS]
+    print("| width of the GPT | threads | before, ms | now, ms | before / now |\n|--:|--:|--:|--:|--:|")
+    for (width, threads), rounds in turns.in_turns(1 if given.quick else ROUNDS, cases, measure).items():
+        now, before = (min(times) for times in zip(*rounds))
+        print(f"| {width} | {threads} | {1e3 * before:.2f} | {1e3 * now:.2f} | {before / now:.2f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--beside", type=pathlib.Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        costs(given, pathlib.Path(folder))
+        (beside if given.beside else costs)(given, pathlib.Path(folder))
 
 
 if __name__ == "__main__":

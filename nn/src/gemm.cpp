@@ -291,38 +291,84 @@ Gemm<T> part_of(const Gemm<T>& whole, bool by_rows, std::size_t begin, std::size
 }
 
 template <typename T>
-void multiply_in_shares(const Gemm<T>& whole) {
+parallel::Shares shares_of_product(const Gemm<T>& whole) {
   constexpr std::size_t least_work = std::size_t{1} << 20;  // multiplications, for which a helper is worth waking
   constexpr std::size_t unit = 96;                          // whole tiles, of 12 and of 32
-  const bool by_rows = whole.m >= whole.n;
-  const std::size_t count = std::max(whole.m, whole.n);
   const std::size_t work_of_each = std::min(whole.m, whole.n) * whole.k;
   // Shares of a large product wait for memory, and one of them for a core when gradients are reduced beside it: smaller
   // ones even that out. Others would only rearrange their smaller operand more often.
   const bool is_large = std::max({whole.m * whole.n, whole.m * whole.k, whole.n * whole.k}) > cached_numbers;
-  const parallel::Shares shares{
-      .count = count, .least = least_work / work_of_each + 1, .unit = unit, .turns = is_large ? 6u : 1u};
-  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t worker) {
-    Gemm<T> part = part_of(whole, by_rows, begin, end);
-    if (worker > 0 && gemm_scratch<T>(part.m, part.n, part.k) > 0) part.scratch = helper_room();
-    multiply(part, whole);
+  return {.count = std::max(whole.m, whole.n),
+          .least = least_work / work_of_each + 1,
+          .unit = unit,
+          .turns = is_large ? 6u : 1u};
+}
+
+// The calling thread has the product's scratch memory, a helper its own.
+template <typename T>
+void multiply_part(Gemm<T> part, const Gemm<T>& whole, std::size_t worker) {
+  if (worker > 0 && gemm_scratch<T>(part.m, part.n, part.k) > 0) part.scratch = helper_room();
+  multiply(part, whole);
+}
+
+template <typename T>
+void multiply_in_shares(const Gemm<T>& whole) {
+  const bool by_rows = whole.m >= whole.n;
+  parallel::in_shares(shares_of_product(whole), [&](std::size_t begin, std::size_t end, std::size_t worker) {
+    multiply_part(part_of(whole, by_rows, begin, end), whole, worker);
   });
+}
+
+// With strides that are known.
+template <typename T>
+Gemm<T> completed(Gemm<T> of) {
+  if (of.c_stride == 0) of.c_stride = of.n;
+  of.a.stride = stride_of(of.a, of.m, of.k);
+  of.b.stride = stride_of(of.b, of.k, of.n);
+  return of;
+}
+
+Gemm<bf16> nth(const GemmBatch<bf16>& batch, std::size_t n) {
+  Gemm<bf16> of = batch.first;
+  of.a.data += n * batch.a_step;
+  of.b.data += n * batch.b_step;
+  of.c += n * batch.c_step;
+  return of;
+}
+
+// How many of a batch threads take whole. Our own products have the same bits however they are cut, so as many as give
+// all threads alike; a library's only where it would not be cut alone.
+std::size_t taken_whole(const GemmBatch<bf16>& batch) {
+  if (parallel::shares_of(shares_of_product(batch.first)) == 1) return batch.count;
+  const ProductSet set = active_product_set();
+  if (set == ProductSet::openblas || set == ProductSet::onednn) return 0;
+  return batch.count - batch.count % static_cast<std::size_t>(parallel::threads());
 }
 
 }  // namespace
 
 template <typename T>
 void gemm(const Gemm<T>& product) {
-  Gemm<T> of = product;
-  if (of.c_stride == 0) of.c_stride = of.n;
-  if (of.m == 0 || of.n == 0) return;
+  if (product.m == 0 || product.n == 0) return;
+  const Gemm<T> of = completed(product);
   if (of.k == 0) {
     for (std::size_t row = 0; !of.add && row < of.m; ++row) std::fill_n(of.c + row * of.c_stride, of.n, T{});
     return;
   }
-  of.a.stride = stride_of(of.a, of.m, of.k);
-  of.b.stride = stride_of(of.b, of.k, of.n);
   multiply_in_shares(of);
+}
+
+TESSERA_EXPORTED void gemm(const GemmBatch<bf16>& batch) {
+  const Gemm<bf16>& first = batch.first;
+  const bool is_empty = first.m == 0 || first.n == 0 || first.k == 0;
+  const std::size_t whole = is_empty ? 0 : taken_whole(batch);
+  parallel::in_shares({.count = whole}, [&](std::size_t begin, std::size_t end, std::size_t worker) {
+    for (std::size_t n = begin; n < end; ++n) {
+      const Gemm<bf16> of = completed(nth(batch, n));
+      multiply_part(of, of, worker);
+    }
+  });
+  for (std::size_t n = whole; n < batch.count; ++n) gemm(nth(batch, n));
 }
 
 template <typename T>

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#include "tessera/base/half.hpp"
+
 #pragma GCC visibility push(default)
 
 namespace tessera::nn {
@@ -38,6 +40,18 @@ struct Gemm {
 };
 template <typename T>
 void gemm(const Gemm<T>& product);
+
+// Products of one shape, each of which has the bits that it has alone: of the next one operands and result begin so
+// many elements later. Threads share them, which takes less than to share each of them, since it is cut less.
+template <typename T>
+struct GemmBatch {
+  Gemm<T> first;
+  std::size_t count;
+  std::size_t a_step;
+  std::size_t b_step;
+  std::size_t c_step;
+};
+void gemm(const GemmBatch<bf16>& batch);
 
 // How many floats a product of these extents needs: none for float and double, at most three tiles otherwise. Never
 // more for smaller extents.

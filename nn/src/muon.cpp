@@ -12,9 +12,9 @@
 #include "src/exported.hpp"
 #include "src/newton_schulz.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
 #include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/optimizer.hpp"
-#include "tessera/nn/view.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 
 namespace tessera::nn {
@@ -123,9 +123,16 @@ class MuonOptimizer final : public Optimizer, WholeTensors {
                              .count = spans.count},
                             {settings_.momentum, settings_.nesterov}, scalars);
   }
-  void transform(Stream& stream, const WholeTensor& tensor) const final {
-    const MatrixView<bf16> x{static_cast<bf16*>(tensor.planes[0].data), tensor.shape[0], tensor.shape[1]};
-    orthogonalise(stream, x, settings_.epsilon, tensor.workspace);
+  void transform(Stream& stream, std::span<const WholeTensor> tensors) const final {
+    const std::size_t rows = tensors[0].shape[0], columns = tensors[0].shape[1];
+    // One thread does one after the other, which then stays in its caches.
+    const bool is_alone = stream.device().kind() == DeviceKind::cpu && parallel::threads() == 1;
+    const std::size_t most = is_alone ? 1 : newton_schulz_batch(rows, columns, stream.device().kind());
+    for (std::size_t first = 0; first < tensors.size(); first += most) {
+      const MatrixBatch x{static_cast<bf16*>(tensors[first].planes[0].data), rows, columns,
+                          std::min(most, tensors.size() - first)};
+      orthogonalise(stream, x, settings_.epsilon, tensors[0].workspace);
+    }
   }
   void apply(Stream& stream, const AppliedSpans& spans, const OptimizerGroup& group,
              const kernels::StepScalars* scalars) const final {

@@ -1,11 +1,11 @@
-// Products of the linear layer, between which elements are combined.
+// Products of a batch, between which elements are combined.
 #include "src/newton_schulz.hpp"
 
 #include <algorithm>
 
+#include "src/batched_product.hpp"
 #include "tessera/kernels/muon.hpp"
 #include "tessera/kernels/norm.hpp"
-#include "tessera/nn/linear.hpp"
 
 namespace tessera::nn {
 
@@ -14,21 +14,32 @@ namespace {
 constexpr int newton_schulz_steps = 5;
 constexpr float of_x = 3.4445f, of_gram = -4.7750f, of_square = 2.0315f;
 
-// Where things stand in the workspace, in bytes. Square matrices are as large as the shorter side.
+// One matrix takes so much beside itself: two square ones as large as the shorter side, and a product of its own size.
+std::size_t bytes_of_one(std::size_t rows, std::size_t columns) {
+  const std::size_t shorter = std::min(rows, columns);
+  return (2 * shorter * shorter + rows * columns) * sizeof(bf16);
+}
+
+// Where things stand in the workspace, in bytes.
 struct NewtonSchulzPlaces {
-  NewtonSchulzPlaces(std::size_t rows, std::size_t columns, DeviceKind device) {
-    const std::size_t shorter = std::min(rows, columns);
-    gram = take(shorter * shorter * sizeof(bf16));
-    square = take(shorter * shorter * sizeof(bf16));
-    product = take(rows * columns * sizeof(bf16));
-    norm = take(sizeof(double));
-    scratch = take(sizeof(float) * std::max(linear_scratch<bf16>(rows, columns, shorter, device),
-                                            linear_scratch<bf16>(shorter, shorter, shorter, device)));
+  NewtonSchulzPlaces(std::size_t rows, std::size_t columns, DeviceKind device)
+      : most(newton_schulz_batch(rows, columns, device)) {
+    const std::size_t shorter = std::min(rows, columns), longer = std::max(rows, columns);
+    gram = take(of_all(shorter, shorter));
+    square = take(of_all(shorter, shorter));
+    product = take(of_all(rows, columns));
+    norms = take(most * sizeof(double));
+    scratch = take(std::max(batched_product_scratch(shorter, shorter, longer, most, device),
+                            batched_product_scratch(shorter, longer, shorter, most, device)));
   }
+  std::size_t most;
   std::size_t size = 0;
-  std::size_t gram, square, product, norm, scratch;
+  std::size_t gram, square, product, norms, scratch;
 
  private:
+  std::size_t of_all(std::size_t rows, std::size_t columns) const {
+    return most * MatrixBatch{nullptr, rows, columns, most}.step() * sizeof(bf16);
+  }
   std::size_t take(std::size_t bytes) {
     const std::size_t begin = size;
     size += (bytes + 511) / 512 * 512;
@@ -36,57 +47,78 @@ struct NewtonSchulzPlaces {
   }
 };
 
-// A matrix of more rows than columns is multiplied from the right, so that square matrices are small.
+// Matrices of more rows than columns are multiplied from the right, so that square matrices are small.
 class NewtonSchulz {
  public:
-  NewtonSchulz(Stream& stream, MatrixView<bf16> x, std::byte* workspace)
+  NewtonSchulz(Stream& stream, const MatrixBatch& x, std::byte* workspace)
       : stream_(stream), tall_(x.rows > x.columns), x_(x) {
     const NewtonSchulzPlaces places(x.rows, x.columns, stream.device().kind());
     const std::size_t shorter = std::min(x.rows, x.columns);
-    gram_ = {reinterpret_cast<bf16*>(workspace + places.gram), shorter, shorter};
-    square_ = {reinterpret_cast<bf16*>(workspace + places.square), shorter, shorter};
-    product_ = {reinterpret_cast<bf16*>(workspace + places.product), x.rows, x.columns};
-    norm_ = reinterpret_cast<double*>(workspace + places.norm);
-    scratch_ = reinterpret_cast<float*>(workspace + places.scratch);
+    most_ = places.most;
+    gram_ = {reinterpret_cast<bf16*>(workspace + places.gram), shorter, shorter, x.count};
+    square_ = {reinterpret_cast<bf16*>(workspace + places.square), shorter, shorter, x.count};
+    product_ = {reinterpret_cast<bf16*>(workspace + places.product), x.rows, x.columns, x.count};
+    norms_ = reinterpret_cast<double*>(workspace + places.norms);
+    scratch_ = workspace + places.scratch;
   }
 
   void run(float least_norm) {
-    kernels::sum_of_squares(stream_, {x_.data, DType::bf16}, x_.elements(), norm_);
-    kernels::divide_by_norm(stream_, x_.data, x_.elements(), norm_, least_norm);
+    for (std::size_t n = 0; n < x_.count; ++n) {
+      kernels::sum_of_squares(stream_, {x_.data + n * x_.step(), DType::bf16}, x_.elements(), norms_ + n);
+    }
+    kernels::divide_by_norm(stream_, {.x = x_.data,
+                                      .count = x_.elements(),
+                                      .stride = x_.step(),
+                                      .matrices = x_.count,
+                                      .squares = norms_,
+                                      .least = least_norm});
     for (int step = 0; step < newton_schulz_steps; ++step) {
-      form_gram();
+      multiply(x_, x_, gram_, {.a_transposed = tall_, .b_transposed = !tall_});
       // It is symmetric, and so its own transpose.
-      linear_forward<bf16>(stream_, {.x = gram_, .weight = gram_, .y = square_, .scratch = scratch_});
-      kernels::combine(stream_, {square_.data, of_gram, gram_.data, of_square, square_.data, square_.elements()});
-      multiply();
-      kernels::combine(stream_, {x_.data, of_x, x_.data, 1.0f, product_.data, x_.elements()});
+      multiply(gram_, gram_, square_, {.b_transposed = true});
+      kernels::combine(stream_, {square_.data, of_gram, gram_.data, of_square, square_.data, square_.span()});
+      if (tall_) multiply(x_, square_, product_, {.b_transposed = true});
+      if (!tall_) multiply(square_, x_, product_, {});
+      kernels::combine(stream_, {x_.data, of_x, x_.data, 1.0f, product_.data, x_.span()});
     }
   }
 
  private:
-  void form_gram() {
-    if (!tall_) return linear_forward<bf16>(stream_, {.x = x_, .weight = x_, .y = gram_, .scratch = scratch_});
-    linear_backward<bf16>(stream_,
-                          {.x = x_, .weight = gram_, .dy = x_, .dx = {}, .dweight = gram_.data, .scratch = scratch_});
-  }
-  void multiply() {
-    if (tall_) {
-      return linear_forward<bf16>(stream_, {.x = x_, .weight = square_, .y = product_, .scratch = scratch_});
-    }
-    linear_backward<bf16>(stream_, {.x = x_, .weight = x_, .dy = square_, .dx = product_, .scratch = scratch_});
+  struct Transposed {
+    bool a_transposed = false;
+    bool b_transposed = false;
+  };
+  void multiply(const MatrixBatch& a, const MatrixBatch& b, const MatrixBatch& c, const Transposed& as) {
+    nn::multiply(stream_, {.a = {a.data, a.step(), as.a_transposed},
+                           .b = {b.data, b.step(), as.b_transposed},
+                           .c = c.data,
+                           .c_step = c.step(),
+                           .m = c.rows,
+                           .n = c.columns,
+                           .k = as.a_transposed ? a.rows : a.columns,
+                           .count = x_.count,
+                           .most = most_,
+                           .scratch = scratch_});
   }
 
   Stream& stream_;
   bool tall_;
-  MatrixView<bf16> x_, gram_, square_, product_;
-  double* norm_;
-  float* scratch_;
+  std::size_t most_;
+  MatrixBatch x_, gram_, square_, product_;
+  double* norms_;
+  std::byte* scratch_;
 };
 
 }  // namespace
 
-void orthogonalise(Stream& stream, MatrixView<bf16> x, float least_norm, std::byte* workspace) {
+void orthogonalise(Stream& stream, const MatrixBatch& x, float least_norm, std::byte* workspace) {
   NewtonSchulz(stream, x, workspace).run(least_norm);
+}
+
+std::size_t newton_schulz_batch(std::size_t rows, std::size_t columns, DeviceKind device) {
+  const bool on_cuda = device == DeviceKind::cuda;
+  const std::size_t bytes = std::size_t{on_cuda ? 32u : 4u} << 20, most = on_cuda ? 64 : 8;
+  return std::clamp<std::size_t>(bytes / std::max<std::size_t>(1, bytes_of_one(rows, columns)), 1, most);
 }
 
 Bytes newton_schulz_workspace(std::size_t rows, std::size_t columns, DeviceKind device) {

@@ -54,14 +54,15 @@ void muon_apply(Stream& stream, float* master, const bf16* direction, std::size_
   });
 }
 
-void divide_by_norm(Stream& stream, bf16* x, std::size_t count, const double* squares, float least) {
-  if (count == 0) return;
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::divide_by_norm(native, x, count, squares, least); });
-  }
-  stream.submit([=] {
-    const float norm = std::max(static_cast<float>(std::sqrt(*squares)), least);
-    for_each_shared(count, [&](std::size_t i) { x[i] = bf16(static_cast<float>(x[i]) / norm); });
+void divide_by_norm(Stream& stream, const NormedMatrices& of) {
+  if (of.count == 0 || of.matrices == 0) return;
+  if (on_cuda(stream)) return issue(stream, [of](void* native) { cuda::divide_by_norm(native, of); });
+  stream.submit([of] {
+    for (std::size_t n = 0; n < of.matrices; ++n) {
+      bf16* const x = of.x + n * of.stride;
+      const float norm = std::max(static_cast<float>(std::sqrt(of.squares[n])), of.least);
+      for_each_shared(of.count, [&](std::size_t i) { x[i] = bf16(static_cast<float>(x[i]) / norm); });
+    }
   });
 }
 

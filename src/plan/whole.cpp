@@ -25,12 +25,17 @@ Bytes size_of_all_planes(const Plan& plan, const WholeTensor& tensor) {
   return whole_plane(plan, tensor) * plan.units[tensor.unit].whole_planes;
 }
 
-// The costliest first, each to the rank that has least to do so far.
+// The costliest first, each to the rank that has least to do so far; of one cost, those of a shape together.
 void choose_owners(const Plan& plan, WholeGroup& group) {
   std::vector<std::size_t> order(group.tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto cost = [&](std::size_t index) { return spec_of(plan, group.tensors[index]).cost; };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
+  const auto shape = [&](std::size_t index) -> const Shape& {
+    return plan.units[group.tensors[index].unit].parameters[group.tensors[index].parameter].shape;
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return cost(a) != cost(b) ? cost(a) > cost(b) : shape(a) > shape(b);
+  });
   const std::size_t ranks = plan.mesh.size(group.axes);
   std::vector<std::uint64_t> work(std::min(ranks, order.size()), 0);  // more ranks than tensors: the rest has none
   std::vector<Bytes> taken(work.size());
@@ -127,6 +132,16 @@ std::vector<std::size_t> updated_units(const Plan& plan, std::size_t program) {
   const bool has_groups = std::any_of(plan.whole_groups.begin(), plan.whole_groups.end(),
                                       [&](const WholeGroup& group) { return group.program == program; });
   return has_groups ? result : with_copies_hidden(plan, result);
+}
+
+std::vector<WholeTensor> tensors_of_owner(const WholeGroup& group, std::size_t owner) {
+  std::vector<WholeTensor> result;
+  for (const WholeTensor& each : group.tensors) {
+    if (each.owner == owner) result.push_back(each);
+  }
+  std::sort(result.begin(), result.end(),
+            [](const WholeTensor& a, const WholeTensor& b) { return a.offset < b.offset; });
+  return result;
 }
 
 Bytes whole_plane(const Plan& plan, const WholeTensor& tensor) {

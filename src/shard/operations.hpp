@@ -28,6 +28,7 @@
 #include "tessera/shard/options.hpp"
 #include "tessera/shard/pieces.hpp"
 #include "tessera/shard/unit.hpp"
+#include "tessera/shard/whole_tensors.hpp"
 
 namespace tessera {
 
@@ -79,12 +80,11 @@ class Operations {
     kernels::Target rounded{};  // in a window: from the sum, where that is of 16 bits
     std::vector<Transfer> transfers{};
   };
-  // A tensor that this rank owns for a moment of each update (plan/whole.hpp).
-  struct OwnedTensor {
-    const WholeTensors* optimizer;  // its unit's
-    const Parameter* parameter;
-    std::vector<kernels::Target> planes;
-    std::byte* workspace;
+  // Tensors of one shape that this rank owns for a moment of each update (plan/whole.hpp), one behind the other.
+  struct OwnedTensors {
+    const WholeTensors* optimizer;  // their units'
+    std::vector<std::vector<kernels::Target>> planes{};
+    std::vector<WholeTensor> tensors{};
   };
   // A stretch of a unit is updated at once: all that the rank updates, or, of masters that have to be widened, as much
   // as there is room for.
@@ -188,7 +188,7 @@ class Operations {
   std::vector<std::vector<Stretch>> stretches_;               // by unit
   std::vector<std::vector<ParameterPiece>> gradient_pieces_;  // by unit, for hooks
   std::vector<std::vector<kernels::Target>> directions_;      // by unit: one for each plane, of the run at hand
-  std::vector<std::vector<OwnedTensor>> owned_tensors_;       // by group of whole tensors
+  std::vector<std::vector<OwnedTensors>> owned_tensors_;      // by group of whole tensors
   // The communicators that the plan uses stand by stream and bits of the group. Those of one stream share their
   // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;

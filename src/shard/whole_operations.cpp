@@ -25,20 +25,24 @@ void Operations::find_owned_tensors() {
     }
   }
   for (const plan::WholeGroup& group : plan_.whole_groups) {
-    std::vector<OwnedTensor>& owned = owned_tensors_.emplace_back();
+    std::vector<OwnedTensors>& owned = owned_tensors_.emplace_back();
     const plan::UnitBuffers& buffers = plan_.unit_buffers[group.units.front()];
+    const plan::Content &whole = buffers[plan::Role::whole], &workspace = buffers[plan::Role::workspace];
     const std::size_t mine = plan_.mesh.index_of(group.axes, plan_.mesh.place_of(rank_));
-    for (const plan::WholeTensor& tensor : group.tensors) {
-      if (tensor.owner != mine) continue;
-      OwnedTensor& here = owned.emplace_back(OwnedTensor{
-          optimizer_of(tensor.unit).whole_tensors(), units_[tensor.unit]->parameters()[tensor.parameter], {}, nullptr});
-      if (buffers[plan::Role::workspace].exists()) here.workspace = base(buffers[plan::Role::workspace].buffer);
+    for (const plan::WholeTensor& tensor : plan::tensors_of_owner(group, mine)) {
+      const WholeTensors* const optimizer = optimizer_of(tensor.unit).whole_tensors();
+      const Parameter& parameter = *units_[tensor.unit]->parameters()[tensor.parameter];
+      const bool goes_on = !owned.empty() && owned.back().optimizer == optimizer &&
+                           owned.back().tensors.front().shape == parameter.shape();
+      OwnedTensors& batch = goes_on ? owned.back() : owned.emplace_back(OwnedTensors{optimizer});
+      std::vector<kernels::Target>& planes = batch.planes.emplace_back();
       Bytes place = tensor.offset;
       for (std::size_t plane = 0; plane < plan_.units[tensor.unit].whole_planes; ++plane) {
-        const plan::Content& whole = buffers[plan::Role::whole];
-        here.planes.push_back({base(whole.buffer) + place.count(), whole.type});
+        planes.push_back({base(whole.buffer) + place.count(), whole.type});
         place += plan::whole_plane(plan_, tensor);
       }
+      batch.tensors.push_back(
+          {parameter.name(), parameter.shape(), planes, workspace.exists() ? base(workspace.buffer) : nullptr});
     }
   }
 }
@@ -56,9 +60,7 @@ void Operations::redistribute(const Operation& operation, const Call& call, Stre
 }
 
 void Operations::transform(const Operation& operation, Stream& on) {
-  for (const OwnedTensor& each : owned_tensors_[operation.whole_group]) {
-    each.optimizer->transform(on, {each.parameter->name(), each.parameter->shape(), each.planes, each.workspace});
-  }
+  for (const OwnedTensors& each : owned_tensors_[operation.whole_group]) each.optimizer->transform(on, each.tensors);
 }
 
 }  // namespace tessera

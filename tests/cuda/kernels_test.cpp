@@ -497,10 +497,11 @@ TEST_CASE("cuda: Muon's elementwise parts have the CPU's bits") {
     std::vector<bf16> combined(count), divided = y;
     kernels::combine(stream, {to.data(), 3.4445f, first.data(), -4.775f, second.data(), count});
     kernels::combine(host, {combined.data(), 3.4445f, x.data(), -4.775f, y.data(), count});
-    const double squares[] = {2.0};
-    DeviceBuffer<double> norm(std::vector<double>(squares, squares + 1));
-    kernels::divide_by_norm(stream, second.data(), count, norm.data(), 1e-7f);
-    kernels::divide_by_norm(host, divided.data(), count, squares, 1e-7f);
+    const double squares[] = {2.0, 3.0};
+    DeviceBuffer<double> norms(std::vector<double>(squares, squares + 2));
+    const std::size_t half = count / 2;  // of two matrices, one behind the other
+    kernels::divide_by_norm(stream, {second.data(), half, half, 2, norms.data(), 1e-7f});
+    kernels::divide_by_norm(host, {divided.data(), half, half, 2, squares, 1e-7f});
     stream.synchronize();
     CHECK(bit_differences(to.values(), combined) == 0);
     CHECK(bit_differences(second.values(), divided) == 0);

@@ -2,17 +2,27 @@
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "attention_case.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/nn/cross_entropy.hpp"
+#include "tessera/nn/muon.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/whole_tensors.hpp"
 
 using namespace tessera;
 using namespace tessera::test;
+
+namespace tessera::nn::cuda {
+std::size_t products_so_far();  // of the emulated device
+}
 
 namespace launches_test {
 
@@ -97,6 +107,54 @@ TEST_CASE("emulated cuda: a loss and its gradient are formed by one kernel over 
   const std::size_t before = emulated::calls().launches;
   nn::cross_entropy_at_once<float>(stream, of, loss.data(), scale.data(), logits.view());
   CHECK(emulated::calls().launches - before == 2);  // the sum of the rows' losses is the other
+}
+
+// So many launches and products matrices take, and this becomes of them.
+struct Orthogonalised {
+  std::size_t launches;
+  std::size_t products;
+  std::vector<bf16> values;
+};
+Orthogonalised orthogonalise(const Shape& shape, std::size_t count, std::size_t in_a_call) {
+  const std::unique_ptr<Optimizer> muon = nn::Muon{};
+  const WholeTensors& steps = *muon->whole_tensors();
+  const std::size_t elements = element_count(shape), step = (elements + 255) / 256 * 256;
+  Stream stream = cuda_stream();
+  DeviceBuffer<bf16> x(random_elements<bf16>(count * step, 3));
+  const Bytes room = steps.wants("blocks.0.weight", shape, DeviceKind::cuda)->workspace;
+  DeviceBuffer<float> workspace(room.count() / sizeof(float) + 128);
+  const auto begin = (reinterpret_cast<std::uintptr_t>(workspace.data()) + 511) / 512 * 512;
+  const std::size_t launches = emulated::calls().launches, products = nn::cuda::products_so_far();
+  for (std::size_t first = 0; first < count; first += in_a_call) {
+    std::vector<kernels::Target> planes;
+    std::vector<WholeTensor> tensors;
+    planes.reserve(in_a_call);
+    for (std::size_t n = first; n < std::min(count, first + in_a_call); ++n) {
+      planes.push_back({x.data() + n * step, DType::bf16});
+      tensors.push_back({"blocks.0.weight", shape, {&planes.back(), 1}, reinterpret_cast<std::byte*>(begin)});
+    }
+    steps.transform(stream, tensors);
+  }
+  stream.synchronize();
+  Orthogonalised result{emulated::calls().launches - launches, nn::cuda::products_so_far() - products, {}};
+  const std::vector<bf16> values = x.values();
+  for (std::size_t n = 0; n < count; ++n) {
+    const auto of = values.begin() + std::ptrdiff_t(n * step);
+    result.values.insert(result.values.end(), of, of + std::ptrdiff_t(elements));
+  }
+  return result;
+}
+
+TEST_CASE("emulated cuda: a batch of matrices takes the products and launches of one, and two for each norm") {
+  for (const Shape& shape : {Shape{17, 31}, Shape{37, 11}}) {
+    constexpr std::size_t count = 5;
+    const Orthogonalised alone = orthogonalise(shape, count, 1), together = orthogonalise(shape, count, count);
+    CHECK(alone.launches == count * (2 + 1 + 5 * 2));  // norms, division, and combinations
+    CHECK(together.launches == count * 2 + 1 + 5 * 2);
+    CHECK(alone.products == count * 5 * 3);
+    CHECK(together.products == 5 * 3);
+    CHECK(std::memcmp(alone.values.data(), together.values.data(), 2 * alone.values.size()) == 0);
+  }
 }
 
 TEST_CASE("emulated cuda: attention asks for a block's shared memory once") {

@@ -3,7 +3,9 @@
 // GELU's, and there none adds both a bias and a matrix.
 #include <cblas.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstddef>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -28,6 +30,8 @@ double gelu_slope(double x) {
   const double t = std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
   return (1.0 + t) / 2.0 + x / 2.0 * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 3.0 * 0.044715 * x * x);
 }
+
+std::atomic<std::size_t> products = 0;
 
 class Run {
  public:
@@ -81,17 +85,35 @@ class Run {
   std::vector<float> b;
 };
 
+// This is the nth one of a batch.
+Product nth(const Product& product, std::size_t n) {
+  const auto later = [n](const void* data, std::size_t step, Format format) -> const void* {
+    return static_cast<const std::byte*>(data) + n * step * (format == Format::fp32 ? 4 : 2);
+  };
+  Product of = product;
+  of.a.data = later(of.a.data, of.batch.a_step, of.format);
+  of.b.data = later(of.b.data, of.batch.b_step, of.format);
+  of.d.data = later(of.d.data, of.batch.d_step, of.d_in_fp32 ? Format::fp32 : of.format);
+  return of;
+}
+
 }  // namespace
 
 void require_products() {}
 std::string products_in_words() { return "by OpenBLAS"; }
 
+// Calls of multiply() so far, which tests count beside launches of kernels.
+std::size_t products_so_far() { return products; }
+
 bool multiply(void* native, const Product& product) {
+  ++products;
   const bool adds = product.added.data != nullptr;
   const bool simple = product.epilogue == Epilogue::none || (product.epilogue == Epilogue::bias && !adds);
   if (!simple && product.d.leading % 8 != 0) return false;
   const cudaLaunchConfig_t one{dim3(1), dim3(1), 0, static_cast<cudaStream_t>(native)};
-  return ::emulated::launch(one, [product] { Run{product}(); }) == cudaSuccess;
+  return ::emulated::launch(one, [product] {
+           for (std::size_t n = 0; n < product.batch.count; ++n) Run{nth(product, n)}();
+         }) == cudaSuccess;
 }
 
 }  // namespace tessera::nn::cuda

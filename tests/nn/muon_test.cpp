@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -20,9 +21,11 @@
 #include "../shard/tensors.hpp"
 #include "../shard/toy_model.hpp"
 #include "reference.hpp"
+#include "src/products/choice.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/half.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
+#include "tessera/nn/threads.hpp"
 #include "tessera/plan/verify.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 
@@ -78,20 +81,33 @@ Matrix orthogonalised(Matrix x, std::size_t rows, std::size_t columns) {
   return x;
 }
 
-// A matrix through the optimizer's own steps.
-std::vector<bf16> transform(const std::vector<float>& values, const Shape& shape) {
+// Matrices of one shape, one behind the other, through the optimizer's own steps.
+std::vector<std::vector<bf16>> transform_all(const std::vector<std::vector<float>>& matrices, const Shape& shape) {
   const std::unique_ptr<Optimizer> muon = Muon{};
   const tessera::WholeTensors& steps = *muon->whole_tensors();
   const auto spec = steps.wants("blocks.0.weight", shape, DeviceKind::cpu);
   REQUIRE(spec.has_value());
-  std::vector<bf16> x(values.size());
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = bf16(values[i]);
+  const std::size_t elements = tessera::element_count(shape), step = (elements + 255) / 256 * 256;
+  std::vector<bf16> x(matrices.size() * step, bf16(std::nanf("")));
   std::vector<double> workspace(spec->workspace.count() / sizeof(double) + 1, 7.0);
+  std::vector<tessera::kernels::Target> planes(matrices.size());
+  std::vector<tessera::WholeTensor> tensors;
+  for (std::size_t n = 0; n < matrices.size(); ++n) {
+    for (std::size_t i = 0; i < elements; ++i) x[n * step + i] = bf16(matrices[n][i]);
+    planes[n] = {x.data() + n * step, tessera::DType::bf16};
+    tensors.push_back(
+        {"blocks.0.weight", shape, std::span(&planes[n], 1), reinterpret_cast<std::byte*>(workspace.data())});
+  }
   Stream stream(tessera::Device::cpu(), {.mode = tessera::StreamMode::immediate});
-  const tessera::kernels::Target plane{x.data(), tessera::DType::bf16};
-  steps.transform(stream,
-                  {"blocks.0.weight", shape, std::span(&plane, 1), reinterpret_cast<std::byte*>(workspace.data())});
-  return x;
+  steps.transform(stream, tensors);
+  std::vector<std::vector<bf16>> results;
+  for (std::size_t n = 0; n < matrices.size(); ++n) {
+    results.emplace_back(x.begin() + std::ptrdiff_t(n * step), x.begin() + std::ptrdiff_t(n * step + elements));
+  }
+  return results;
+}
+std::vector<bf16> transform(const std::vector<float>& values, const Shape& shape) {
+  return transform_all(std::vector<std::vector<float>>{values}, shape).front();
 }
 
 }  // namespace
@@ -113,6 +129,37 @@ TEST_CASE("muon_orthogonalises_as_double_precision_does") {
     CHECK(size > 0.4 * number);
     CHECK(size < 1.6 * number);
   }
+}
+
+// How many an owner has depends on the mesh. Matrices of prime sides are cut among threads, or not, or are more than
+// are worked on at once; libraries' bits depend on how a product is cut.
+TEST_CASE("muon_has_the_same_bits_for_a_matrix_alone_and_among_others") {
+  const tessera::nn::ProductSet before = tessera::nn::active_product_set();
+  for (const tessera::nn::ProductSet set : tessera::nn::available_product_sets()) {
+    tessera::nn::select_product_set(set);
+    for (const int threads : {1, 2, 3}) {
+      tessera::nn::set_threads(threads);
+      for (const Shape& shape : {Shape{1, 1}, Shape{5, 13}, Shape{29, 7}, Shape{101, 257}, Shape{257, 101}}) {
+        std::vector<std::vector<float>> matrices;
+        std::vector<std::vector<bf16>> alone;
+        for (unsigned seed = 0; seed < 17; ++seed) {
+          matrices.push_back(random_floats(tessera::element_count(shape), seed + 1));
+          alone.push_back(transform(matrices.back(), shape));
+        }
+        for (const std::size_t count : {2u, 7u, 17u}) {
+          const auto together = transform_all({matrices.begin(), matrices.begin() + std::ptrdiff_t(count)}, shape);
+          bool same = true;
+          for (std::size_t n = 0; n < count; ++n) {
+            same = same && std::memcmp(together[n].data(), alone[n].data(), 2 * alone[n].size()) == 0;
+          }
+          CHECK_MESSAGE(same, count << " of [" << shape[0] << ", " << shape[1] << "] by " << to_string(set) << " on "
+                                    << threads << " threads");
+        }
+      }
+    }
+  }
+  tessera::nn::set_threads(1);
+  tessera::nn::select_product_set(before);
 }
 
 TEST_CASE("muon_of_a_zero_matrix_is_zero") {
@@ -161,7 +208,7 @@ toy::Result train(int ranks, const FullyShardOptions& options, const Muon& setti
   toy::Run run;
   run.options = options;
   run.ranks = ranks;
-  run.widths = {5, 13, 67, 7, 3};
+  run.widths = {5, 13, 13, 13, 13, 67, 7, 3};  // of equal matrices one rank has several at once
   if (options.precision.gradient == tessera::DType::fp16) run.overflows = {1};
   run.optimizer = [&](float clip) {
     Muon with_clip = settings;

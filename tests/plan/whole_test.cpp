@@ -236,6 +236,39 @@ TEST_CASE("owners_share_the_work_and_groups_take_turns") {
         std::vector<std::string>{"bring 0", "bring 1", "work on 0", "take back 0", "bring 2"});
 }
 
+// Optimizers work on them in batches.
+TEST_CASE("tensors_of_one_shape_follow_each_other_at_their_owner") {
+  Model model{"matrices", {}, Program::chain(5)};
+  for (std::size_t u = 0; u < 5; ++u) {
+    UnitSpec unit{fmt::format("u{}", u), {}};
+    for (const Shape& shape : {Shape{7, 13}, Shape{13, 7}, Shape{91}, Shape{7, 13}}) {
+      unit.parameters.push_back(
+          {.name = fmt::format("u{}.p{}", u, unit.parameters.size()), .shape = shape, .whole = WholeSpec{.cost = 91}});
+    }
+    model.units.push_back(std::move(unit));
+  }
+  for (const std::size_t ranks : {1u, 2u, 3u}) {
+    const Plan plan = compile(input_of(model, {.ranks = ranks}));
+    CHECK(verify(plan).ok());
+    for (const WholeGroup& group : plan.whole_groups) {
+      std::size_t tensors = 0;
+      for (std::size_t owner = 0; owner < ranks; ++owner) {
+        std::vector<Shape> runs;
+        Bytes end;
+        for (const WholeTensor& tensor : tensors_of_owner(group, owner)) {
+          const Shape& shape = plan.units[tensor.unit].parameters[tensor.parameter].shape;
+          CHECK(tensor.offset == end);
+          end += whole_plane(plan, tensor) * plan.units[tensor.unit].whole_planes;
+          if (runs.empty() || runs.back() != shape) runs.push_back(shape);
+          ++tensors;
+        }
+        CHECK(std::set<Shape>(runs.begin(), runs.end()).size() == runs.size());
+      }
+      CHECK(tensors == group.tensors.size());
+    }
+  }
+}
+
 // Muon's second moment: tensors that are seen whole have none, wherever a rank's share of the unit begins.
 TEST_CASE("a_state_of_other_tensors_takes_no_memory_for_those_that_are_seen_whole") {
   StateSpec second("v");

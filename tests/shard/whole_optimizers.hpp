@@ -66,18 +66,20 @@ class Lamb final : public tessera::Optimizer, tessera::WholeTensors {
       }
     });
   }
-  void transform(Stream& stream, const WholeTensor& tensor) const override {
-    stream.submit([step = static_cast<float*>(tensor.planes[0].data),
-                   weights = static_cast<const float*>(tensor.planes[1].data),
-                   count = tessera::element_count(tensor.shape)] {
-      double of_step = 0, of_weights = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        of_step += double(step[i]) * double(step[i]);
-        of_weights += double(weights[i]) * double(weights[i]);
-      }
-      const float trust = of_step > 0 && of_weights > 0 ? float(std::sqrt(of_weights / of_step)) : 1.0f;
-      for (std::size_t i = 0; i < count; ++i) step[i] *= trust;
-    });
+  void transform(Stream& stream, std::span<const WholeTensor> tensors) const override {
+    for (const WholeTensor& tensor : tensors) {
+      stream.submit([step = static_cast<float*>(tensor.planes[0].data),
+                     weights = static_cast<const float*>(tensor.planes[1].data),
+                     count = tessera::element_count(tensor.shape)] {
+        double of_step = 0, of_weights = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+          of_step += double(step[i]) * double(step[i]);
+          of_weights += double(weights[i]) * double(weights[i]);
+        }
+        const float trust = of_step > 0 && of_weights > 0 ? float(std::sqrt(of_weights / of_step)) : 1.0f;
+        for (std::size_t i = 0; i < count; ++i) step[i] *= trust;
+      });
+    }
   }
   void apply(Stream& stream, const AppliedSpans& spans, const OptimizerGroup& group,
              const StepScalars* scalars) const override {
@@ -131,15 +133,18 @@ class Running final : public tessera::Optimizer, tessera::WholeTensors {
       }
     });
   }
-  void transform(Stream& stream, const WholeTensor& tensor) const override {
-    stream.submit([x = static_cast<tessera::bf16*>(tensor.planes[0].data), count = tessera::element_count(tensor.shape),
-                   sum = reinterpret_cast<float*>(tensor.workspace), decay = decay_] {
-      *sum = 0.0f;
-      for (std::size_t i = 0; i < count; ++i) {
-        *sum = decay * *sum + float(x[i]);
-        x[i] = tessera::bf16(*sum);
-      }
-    });
+  void transform(Stream& stream, std::span<const WholeTensor> tensors) const override {
+    for (const WholeTensor& tensor : tensors) {
+      stream.submit([x = static_cast<tessera::bf16*>(tensor.planes[0].data),
+                     count = tessera::element_count(tensor.shape), sum = reinterpret_cast<float*>(tensor.workspace),
+                     decay = decay_] {
+        *sum = 0.0f;
+        for (std::size_t i = 0; i < count; ++i) {
+          *sum = decay * *sum + float(x[i]);
+          x[i] = tessera::bf16(*sum);
+        }
+      });
+    }
   }
   void apply(Stream& stream, const AppliedSpans& spans, const OptimizerGroup& group,
              const StepScalars* scalars) const override {

@@ -38,8 +38,17 @@ struct MuonStep {
 void muon_apply(Stream& stream, float* master, const bf16* direction, std::size_t count, MuonStep step,
                 const StepScalars* scalars);
 
-// x = bf16(x / max(sqrt(*squares), least)); *squares is the sum of x^2 (norm.hpp).
-void divide_by_norm(Stream& stream, bf16* x, std::size_t count, const double* squares, float least);
+// x = bf16(x / max(sqrt(squares), least), for each of several matrices; squares[n] is the sum of the nth one's x^2
+// (norm.hpp). What stands between matrices may become anything.
+struct NormedMatrices {
+  bf16* x;
+  std::size_t count;   // of a matrix
+  std::size_t stride;  // elements from one to the next
+  std::size_t matrices;
+  const double* squares;
+  float least;
+};
+void divide_by_norm(Stream& stream, const NormedMatrices& of);
 
 // to = bf16(a * x + b * y); `to` may be x or y.
 struct Combination {

@@ -33,7 +33,7 @@ inline constexpr std::size_t alignment_elements = 128;
 
 // An optimizer sees a tensor whole (whole.hpp), for which the rank that has it needs this.
 struct WholeSpec {
-  Bytes workspace{};       // beside the tensor
+  Bytes workspace{};       // beside it, and beside others of its shape that it works on at once
   std::uint64_t cost = 0;  // floating-point operations, by which ranks share the work
   friend bool operator==(const WholeSpec&, const WholeSpec&) = default;
 };

@@ -34,6 +34,9 @@ struct WholeGroup {
   friend bool operator==(const WholeGroup&, const WholeGroup&) = default;
 };
 
+// Those of one rank in the order in which they stand in its memory: tensors of one shape follow each other.
+std::vector<WholeTensor> tensors_of_owner(const WholeGroup& group, std::size_t owner);
+
 // Returns the bytes from one plane of a tensor to the next.
 Bytes whole_plane(const Plan& plan, const WholeTensor& tensor);
 

@@ -3,7 +3,7 @@
 // parts, and each is the same for every strategy and number of ranks:
 //
 // 1. direct(), on shares, elementwise: from a reduced gradient, states and masters to what has to be brought together.
-// 2. transform(), on one rank, which has the whole tensor for a moment. Ranks share tensors by their cost.
+// 2. transform(), on one rank, which has whole tensors for a moment. Ranks share them by their cost.
 // 3. apply(), on shares, elementwise: from what transform() made of them to the masters.
 //
 // The tensors of several units travel at once, while others are worked on (plan/whole.hpp); tensors that it does not
@@ -59,7 +59,10 @@ class WholeTensors {
   // call alone: a task takes copies.
   virtual void direct(Stream& stream, const OptimizerSpans& spans, std::span<const kernels::Target> directions,
                       const OptimizerGroup& group, const kernels::StepScalars* scalars) const = 0;
-  virtual void transform(Stream& stream, const WholeTensor& tensor) const = 0;
+  // Tensors of one shape that this rank owns, for what is faster in batches. They have one workspace, and stand one
+  // behind the other, every plane on the next multiple of 512 bytes. How many come at once depends on the mesh: what
+  // becomes of a tensor must not depend on the others.
+  virtual void transform(Stream& stream, std::span<const WholeTensor> tensors) const = 0;
   virtual void apply(Stream& stream, const AppliedSpans& spans, const OptimizerGroup& group,
                      const kernels::StepScalars* scalars) const = 0;
 };

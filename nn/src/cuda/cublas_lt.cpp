@@ -36,6 +36,7 @@ struct Library {
   decltype(&cublasLtMatmulDescDestroy) destroy_operation;
   decltype(&cublasLtMatmulDescSetAttribute) set_operation;
   decltype(&cublasLtMatrixLayoutCreate) make_layout;
+  decltype(&cublasLtMatrixLayoutSetAttribute) set_layout;
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
   decltype(&cublasLtMatmulPreferenceCreate) make_preference;
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference;
@@ -73,6 +74,7 @@ Library load() {
   find(library, handle, "cublasLtMatmulDescDestroy", library.destroy_operation);
   find(library, handle, "cublasLtMatmulDescSetAttribute", library.set_operation);
   find(library, handle, "cublasLtMatrixLayoutCreate", library.make_layout);
+  find(library, handle, "cublasLtMatrixLayoutSetAttribute", library.set_layout);
   find(library, handle, "cublasLtMatrixLayoutDestroy", library.destroy_layout);
   find(library, handle, "cublasLtMatmulPreferenceCreate", library.make_preference);
   find(library, handle, "cublasLtMatmulPreferenceDestroy", library.destroy_preference);
@@ -133,7 +135,7 @@ const ColumnMajor& added_or_d(const Product& product) { return adds(product) ? p
 Format format_of_d(const Product& product) { return product.d_in_fp32 ? Format::fp32 : product.format; }
 
 // Everything that the choice of an algorithm depends on.
-using Key = std::array<std::uint64_t, 17>;
+using Key = std::array<std::uint64_t, 22>;
 
 // One number for all of them, four bits each.
 std::uint64_t alignments_of(std::initializer_list<const void*> parts) {
@@ -160,7 +162,12 @@ Key key_of(const Product& p, int device) {
           p.added.leading,
           p.aux.leading,
           alignments_of({p.a.data, p.b.data, p.added.data, p.d.data, p.aux.data, p.vector, p.workspace.data}),
-          p.workspace.bytes};
+          p.workspace.bytes,
+          p.batch.count,
+          p.batch.most,
+          p.batch.a_step,
+          p.batch.b_step,
+          p.batch.d_step};
 }
 
 template <typename Handle>
@@ -173,6 +180,11 @@ void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t which, c
 template <typename Value>
 void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t which, const Value& value) {
   check(library().set_preference(preference, which, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+}
+
+template <typename Value>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which, const Value& value) {
+  check(library().set_layout(layout, which, &value, sizeof value), "cublasLtMatrixLayoutSetAttribute");
 }
 
 Owned<cublasLtMatmulDesc_t> operation_of(const Product& p) {
@@ -188,11 +200,13 @@ Owned<cublasLtMatmulDesc_t> operation_of(const Product& p) {
   return operation;
 }
 
-Owned<cublasLtMatrixLayout_t> layout_of(Format format, const ColumnMajor& of) {
+Owned<cublasLtMatrixLayout_t> layout_of(Format format, const ColumnMajor& of, std::size_t step) {
   cublasLtMatrixLayout_t made = nullptr;
   check(library().make_layout(&made, type_of(format), of.rows, of.columns, static_cast<std::int64_t>(of.leading)),
         "cublasLtMatrixLayoutCreate");
-  return {made, library().destroy_layout};
+  Owned<cublasLtMatrixLayout_t> layout(made, library().destroy_layout);
+  if (step > 0) set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, static_cast<std::int64_t>(step));
+  return layout;
 }
 
 // The pointers that are part of a product's description.
@@ -249,10 +263,10 @@ class Prepared {
  public:
   Prepared(cublasLtHandle_t handle, cudaStream_t stream, const Product& p)
       : operation_(operation_of(p)),
-        a_(layout_of(p.format, p.a)),
-        b_(layout_of(p.format, p.b)),
-        added_(layout_of(format_of_d(p), added_or_d(p))),
-        d_(layout_of(format_of_d(p), p.d)) {
+        a_(layout_of(p.format, p.a, p.batch.a_step)),
+        b_(layout_of(p.format, p.b, p.batch.b_step)),
+        added_(layout_of(format_of_d(p), added_or_d(p), p.batch.d_step)),
+        d_(layout_of(format_of_d(p), p.d, p.batch.d_step)) {
     if (has_aux(p.epilogue) && !aux_fits(p)) return;
     set_pointers(operation_.get(), p);
     choose(handle, stream, p);
@@ -277,12 +291,20 @@ class Prepared {
                               p.workspace.data, p.workspace.bytes, stream);
   }
 
+  void set_batch(std::size_t count) {
+    for (const auto* layout : {&a_, &b_, &added_, &d_}) {
+      set(layout->get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(count));
+    }
+  }
+
   // A product that adds to its own result cannot run twice, so it has the first proposal.
   void choose(cublasLtHandle_t handle, cudaStream_t stream, const Product& p) {
     ProductChoices& choices = product_choices();
     Proposals proposals{};
     const std::size_t wanted = adds_in_place(p) ? 1 : choices.wanted();
+    if (p.batch.most > 1) set_batch(p.batch.most);
     const std::size_t count = propose(handle, p, {proposals.data(), wanted});
+    if (p.batch.most > 1) set_batch(p.batch.count);
     possible_ = count > 0;
     if (!possible_) return;
     const std::size_t chosen = choices.choose(in_words(p), count, [&](std::size_t i) {

@@ -91,12 +91,17 @@ struct LinearBackwardRows {
 };
 void linear_backward(void* native, const LinearBackwardRows& a);
 
-// Bytes that both directions of a linear layer use best: room for the parts of a product that is cut along its depth,
-// eight of them, and for the bias gradient's sums.
-constexpr std::size_t linear_scratch_bytes(std::size_t batch, std::size_t in, std::size_t out) {
+// Bytes that a product uses best of which an operand or the result has so many elements: room for eight parts, where it
+// is cut along its depth.
+constexpr std::size_t product_workspace_bytes(std::size_t largest) {
   constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{32} << 20;  // cuBLASLt asks for it on Hopper
-  const std::size_t parts = std::clamp(std::max({batch * out, batch * in, in * out}) * 8 * sizeof(float), least, most);
-  return std::max(parts, column_sums_scratch(batch, out) * sizeof(float));
+  return std::clamp(largest * 8 * sizeof(float), least, most);
+}
+
+// Both directions of a linear layer use so many, which the bias gradient's sums take, too.
+constexpr std::size_t linear_scratch_bytes(std::size_t batch, std::size_t in, std::size_t out) {
+  const std::size_t products = product_workspace_bytes(std::max({batch * out, batch * in, in * out}));
+  return std::max(products, column_sums_scratch(batch, out) * sizeof(float));
 }
 
 void layer_norm_forward(void* native, const LayerNormForwardRows& a);

@@ -36,6 +36,15 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
+// Products of one shape at once: matrices of the next one begin so many elements later.
+struct ProductBatch {
+  std::size_t count = 1;
+  std::size_t most = 1;  // an algorithm is chosen for so many, at least `count`; so the bits do not depend on it
+  std::size_t a_step = 0;
+  std::size_t b_step = 0;
+  std::size_t d_step = 0;
+};
+
 // d = op(a) · op(b) + added, summed up in fp32. No extent is 0.
 struct Product {
   Format format;  // of all of them: fp32, bf16 or fp16
@@ -46,8 +55,9 @@ struct Product {
   bool d_in_fp32 = false;  // and what is added, whatever the others are in; without epilogue
   Epilogue epilogue = Epilogue::none;
   void* vector = nullptr;
-  ColumnMajor aux = {};  // as d
-  bool tf32 = false;     // fp32 operands may be rounded to ten bits of mantissa
+  ColumnMajor aux = {};     // as d
+  bool tf32 = false;        // fp32 operands may be rounded to ten bits of mantissa
+  ProductBatch batch = {};  // of more than one at most: without epilogue and what is added
   Workspace workspace = {};
 };
 

@@ -49,6 +49,12 @@ std::string added_in_words(const Product& p) {
   return p.added.data == p.d.data ? " in place" : fmt::format(" added {}", p.added.leading);
 }
 
+// Not how many there are: all batches of a shape have one algorithm.
+std::string batch_in_words(const ProductBatch& batch) {
+  if (batch.most == 1) return "";
+  return fmt::format(" batches of {} at most, steps {} {} {}", batch.most, batch.a_step, batch.b_step, batch.d_step);
+}
+
 // Product and number of a line, wherever in it they begin: logs may put a time before.
 std::optional<std::pair<std::string, std::size_t>> parsed(std::string_view line) {
   const std::size_t begin = line.find(line_begin);
@@ -71,7 +77,8 @@ std::string in_words(const Product& p) {
   return fmt::format("{} {}{} {}x{}x{} strides {} {} {} {}{} {} aligned {} workspace {}", type_in_words(p),
                      p.a.transposed ? 't' : 'n', p.b.transposed ? 't' : 'n', p.d.rows, p.d.columns,
                      p.a.transposed ? p.a.rows : p.a.columns, p.a.leading, p.b.leading, p.d.leading, p.aux.leading,
-                     added_in_words(p), epilogue_in_words(p.epilogue), fmt::join(alignments, ","), p.workspace.bytes);
+                     added_in_words(p), epilogue_in_words(p.epilogue), fmt::join(alignments, ","), p.workspace.bytes) +
+         batch_in_words(p.batch);
 }
 
 ProductChoices::ProductChoices(const std::string& wish, std::FILE* log) : kind_(Kind::first), log_(log) {

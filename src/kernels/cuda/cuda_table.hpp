@@ -48,7 +48,7 @@ void outer_update(void* native, const OuterSpans& spans, const OuterSettings& se
 void muon_direction(void* native, const MuonSpans& spans, const MuonSettings& settings, const StepScalars* scalars);
 void muon_apply(void* native, float* master, const bf16* direction, std::size_t count, const MuonStep& step,
                 const StepScalars* scalars);
-void divide_by_norm(void* native, bf16* x, std::size_t count, const double* squares, float least);
+void divide_by_norm(void* native, const NormedMatrices& of);
 void combine(void* native, const Combination& of);
 
 void round_stochastically(void* native, const RoundedSpans& spans, const StepScalars* scalars);

@@ -994,19 +994,21 @@ struct MuonApplyElements {
 struct UnitNormElements {
   Halves x;
   const double* squares;
+  std::size_t stride;
   float least;
 
-  __device__ float norm() const {
-    const float of = static_cast<float>(sqrt(*squares));
+  __device__ float norm(std::size_t i) const {
+    const float of = static_cast<float>(sqrt(squares[i / stride]));
     return of < least ? least : of;
   }
-  __device__ void packed(std::size_t i) const {
+  __device__ void packed(std::size_t i) const {  // strides are whole packs
     float values[pack];
     x.get(i, values);
-    for (std::size_t k = 0; k < pack; ++k) values[k] = values[k] / norm();
+    const float divisor = norm(i);
+    for (std::size_t k = 0; k < pack; ++k) values[k] = values[k] / divisor;
     x.set(i, values);
   }
-  __device__ void single(std::size_t i) const { x.set(i, x.get(i) / norm()); }
+  __device__ void single(std::size_t i) const { x.set(i, x.get(i) / norm(i)); }
 };
 
 struct CombineElements {
@@ -1039,8 +1041,10 @@ void muon_apply(void* native, float* master, const bf16* direction, std::size_t 
   run(native, MuonApplyElements{{master}, halves(direction), step, scalars}, count, packs);
 }
 
-void divide_by_norm(void* native, bf16* x, std::size_t count, const double* squares, float least) {
-  run(native, UnitNormElements{halves(x), squares, least}, count, halves_packed(x));
+void divide_by_norm(void* native, const NormedMatrices& of) {
+  const bool packs = halves_packed(of.x) && of.stride % pack == 0;
+  run(native, UnitNormElements{halves(of.x), of.squares, of.stride, of.least},
+      (of.matrices - 1) * of.stride + of.count, packs);
 }
 
 void combine(void* native, const Combination& of) {
