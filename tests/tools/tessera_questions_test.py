@@ -355,6 +355,38 @@ class Fit(unittest.TestCase):
         self.assertGreater(seconds, 0.5 * copy)
         self.assertLess(seconds, 3 * copy)
 
+    def test_what_has_no_place_in_the_hosts_memory_moves_to_the_disk(self):
+        options = [*GPT, "--world", 4, "--precision", "bf16", "--strategy", "zero2", "--batch", 8, "--activation-checkpointing", "no"]
+        whole, least = plan(*options), plan(*options, "--offload", "optimizer")
+        fit = [*options, "--fit", (whole["peak"] + least["peak"] - least["host"]) // 2]
+        disk = ["--offload-to", "disk:/scratch"]
+
+        def moved(*more):
+            entry, = plan(*fit, *more)["fits"]
+            return entry["offload"]["to"], entry["host"], entry["disk"], entry["offload"]["units"]
+
+        place, host, _, units = moved()
+        self.assertEqual(place, "host")
+        self.assertEqual(moved("--host-memory", host), ("host", host, 0, units))
+        self.assertEqual(moved(*disk, "--host-memory", host), ("host", host, 0, units))
+        there = plan(*options, "--offload", "optimizer", "--offload-units", units, *disk)["disk"]
+        self.assertGreaterEqual(there, host)  # on blocks of the disk
+        self.assertEqual(moved(*disk), ("disk", 0, there, units))
+        self.assertEqual(moved(*disk, "--host-memory", host - 1), ("disk", 0, there, units))
+        refused = plan_runs.run(TOOL, *fit, "--host-memory", host - 1)
+        self.assertRegex(refused.stderr, r"fits nowhere .*needs .* of the host's memory, and has .*--offload-to disk:FOLDER")
+        self.assertIn("needs --fit", plan_runs.run(TOOL, *options, "--host-memory", host).stderr)
+        self.assertIn("move to the disk", plan_runs.run(TOOL, *fit, *disk).stdout)
+        timed = ["--time", "--fastest", "--machine"]
+        self.assertIn('add "to_disk"', plan_runs.run(TOOL, *fit, *disk, *timed, "h100x8").stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            machine = pathlib.Path(folder) / "with-disk.json"
+            machine.write_text(json.dumps(json.loads((MACHINES / "h100x8.json").read_text()) | {"to_disk": 2e9}))
+            text = plan_runs.run(TOOL, *fit, *disk, *timed, machine).stdout
+            seconds = plan(*fit, *disk, *timed, machine)["best"]["time"]["seconds_of_moving"]
+        self.assertRegex(text, "copies from the disk and back cost .*s of the step")
+        self.assertGreater(seconds, 0.5 * host / 2e9)
+
     def test_sizes_are_read_as_people_write_them(self):
         for text, size in [("1GB", 10**9), ("1GiB", 2**30), ("1.5 MiB", 3 * 2**19), ("2000000", 2000000), ("7000KB", 7000000)]:
             self.assertEqual(plan("--mlp", "8x8", "--fit", text)["limit"], size)

@@ -264,6 +264,14 @@ class Calibration(Toy):
         machine = json.loads(path.read_text())
         self.assertEqual(machine["name"], "here")
         self.assertEqual(machine["collectives"], "direct")
+        self.assertEqual([size for size, _ in machine["to_disk"]], [1 << 20, 1 << 24])
+        self.assertGreater(min(rate for _, rate in machine["to_disk"]), 1e6)
+        disk = ["--offload", "optimizer", "--offload-to", f"disk:{self.folder}"]
+        self.assertGreater(plan("--mlp", "64x256x10", "--batch", 32, *disk, "--time", "--machine", path)["step_seconds"], 0)
+        self.assertEqual([each.name for each in self.folder.iterdir() if each != path], [])
+        missing = self.calibrate(path, "--seconds", 1, "--disk", self.folder / "none")
+        self.assertEqual(missing.returncode, 1)
+        self.assertIn("none", missing.stderr)
         for ranks in (1, 2, 4):
             found = plan("--mlp", "64x256x10", "--world", ranks, "--batch", 32, "--time", "--machine", path)
             self.assertGreater(found["step_seconds"], 0)

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <span>
 #include <thread>
 
 #include "tessera/base/error.hpp"
@@ -17,6 +18,8 @@
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/linear.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "tessera/shard/fully_shard.hpp"
 #include "tessera/vision/convolution.hpp"
 #include "trace/summary.hpp"
 
@@ -345,6 +348,43 @@ Link measure_link(std::size_t ranks, double budget) {
           .summing = link_curve(times.sums, share(true), latency)};
 }
 
+// ---- disk ----
+
+// A unit whose gradient nobody computes.
+struct Idle final : Module {
+  explicit Idle(std::size_t elements) : values({elements}, Initial::uniform(-1.0f, 1.0f)) {}
+  void visit(ModuleVisitor& visitor) override { visitor("values", values); }
+  void forward(Window&) {}
+  void backward(Window& window) {
+    const std::span<float> gradient = window.gradient<float>(values);
+    window.stream().submit([gradient] { std::fill(gradient.begin(), gradient.end(), 1e-3f); });
+  }
+  Parameter values;
+};
+
+// A rank's reads of its file, or its writes, each beside the other, as updates make them: values come from there unit
+// by unit and go back while the next ones come, so an update lasts as long as reading all of them and writing the last.
+std::pair<double, double> disk_rate(const std::filesystem::path& folder, std::size_t bytes_of_unit, double budget) {
+  constexpr std::size_t units = 4;
+  double seconds = 0;
+  launch({.ranks = 1, .threads = 1}, [&](World& world) {
+    std::vector<Idle> layers(units, Idle(bytes_of_unit / (2 * sizeof(float))));  // AdamW has two states
+    FullyShard model(world, {.offload = {.optimizer = MemorySpace::disk}, .disk = folder});
+    for (std::size_t unit = 0; unit < units; ++unit) model.add(layers[unit], fmt::format("unit{}", unit));
+    model.finalize(AdamW{});
+    const auto step = [&] {
+      for (Idle& layer : layers) model.forward(layer);
+      for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) model.backward(*layer);
+      model.update();
+      model.synchronize();
+    };
+    step();  // what was never written is not read from the disk
+    seconds = median_seconds(budget, step);
+  });
+  const auto bytes = static_cast<double>(bytes_of_unit);
+  return {bytes, static_cast<double>(units + 1) * bytes / seconds};
+}
+
 }  // namespace
 
 Machine calibrate(const Calibration& calibration) {
@@ -371,6 +411,8 @@ Machine calibrate(const Calibration& calibration) {
   machine.all_busy = all_busy(std::min<std::size_t>(cores, calibration.ranks), part / 2);
   machine.memory = memory_curve(part / 4);
   machine.host_memory = host_memory_curve(std::min<std::size_t>(cores, calibration.ranks), part / 4);
+  machine.to_disk =
+      Curve({disk_rate(calibration.disk, mebibyte, part / 8), disk_rate(calibration.disk, 16 * mebibyte, part / 8)});
   machine.launch = launch_seconds();
   machine.host = measure_link(calibration.ranks, part);
   return machine;

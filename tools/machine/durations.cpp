@@ -195,8 +195,9 @@ double DurationModel::transfer_seconds(const Operation& operation) const {
   if (stored == 0) return copied;
   if (machine_.to_disk.empty()) {
     throw tessera::UsageError(fmt::format(
-        "machine {} says nothing of its disk, where the plan keeps states or masters: add \"to_disk\", the rate of a "
-        "rank's reads and writes in bytes per second, to its file (--machine FILE)",
+        "machine {} says nothing of its disk, where the plan keeps states or masters, so the time is not known: add "
+        "\"to_disk\", the rate of a rank's reads and writes in bytes per second, to its file (--machine FILE); tessera "
+        "calibrate measures it",
         machine_.name));
   }
   return std::max(copied, stored / machine_.to_disk.at(stored));

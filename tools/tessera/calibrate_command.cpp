@@ -20,11 +20,11 @@ namespace tools {
 namespace calibrate_command {
 
 constexpr const char* description =
-    "Measures this machine's products, passes over memory and collectives of ranks that are threads, and writes them "
-    "to a file that tessera plan --time --machine takes. Best while nothing else runs.";
+    "Measures this machine's products, passes over memory, disk, and collectives of ranks that are threads, and writes "
+    "them to a file that tessera plan --time --machine takes. Best while nothing else runs.";
 constexpr const char* footer =
     "Examples:\n"
-    "  tessera calibrate here.json\n"
+    "  tessera calibrate here.json --disk /scratch\n"
     "  tessera plan --mlp 64x256x10 --world 2 --batch 32 --time --machine here.json\n"
     "  tessera calibrate cluster.json --from-trace trace.json --base h100x8\n\n"
     "Exit code: 0; 1 when a file cannot be read or written; 2 for bad options.";
@@ -33,6 +33,7 @@ struct Request {
   std::filesystem::path file;
   std::size_t ranks = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 2, 8);
   std::size_t seconds = 100;
+  std::optional<std::filesystem::path> disk;
   std::optional<std::string> trace;
   std::optional<std::string> base;
 };
@@ -40,7 +41,10 @@ struct Request {
 Machine measured(const Request& request) {
   const std::string name = request.file.stem().string();
   if (!request.trace) {
-    return calibrate({.name = name, .ranks = request.ranks, .seconds = static_cast<double>(request.seconds)});
+    return calibrate({.name = name,
+                      .ranks = request.ranks,
+                      .seconds = static_cast<double>(request.seconds),
+                      .disk = request.disk.value_or(std::filesystem::absolute(request.file).parent_path())});
   }
   if (!request.base) throw OptionError("--from-trace needs --base, which says the rest: a name or a file");
   Machine machine = from_traces(find_machine(*request.base), {read_trace(*request.trace)});
@@ -65,13 +69,16 @@ void run_calibrate(std::vector<std::string> arguments) {
   line.place("FILE.json", request.file, "Where the machine is written");
   line.whole("--ranks", request.ranks, {2, 64}, "Threads between which collectives are measured");
   line.whole("--seconds", request.seconds, {1, 3600}, "How long to measure, about");
+  line.take({"--disk", "FOLDER",
+             "Whose disk is measured, by updates of what stands there (--offload-to disk:FOLDER) [that of FILE.json]"},
+            [&](const std::string& folder) { request.disk = folder; });
   line.take({"--from-trace", "TRACE.json", "Collectives and passes over memory as --trace of a trainer measured them"},
             [&](const std::string& path) { request.trace = path; });
   line.take({"--base", "NAME|FILE", "With --from-trace: the machine that says everything else"},
             [&](const std::string& name) { request.base = name; });
   if (!line.parse(std::move(arguments))) return;
   if (request.base && !request.trace) throw OptionError("--base needs --from-trace");
-  for (const char* name : {"--ranks", "--seconds"}) {
+  for (const char* name : {"--ranks", "--seconds", "--disk"}) {
     if (request.trace && line.given(name)) {
       throw OptionError(fmt::format("{} is without effect with --from-trace", name));
     }

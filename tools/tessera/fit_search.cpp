@@ -133,19 +133,33 @@ class Search {
     return fits(a) ? a.moved_per_sample < b.moved_per_sample : a.memory.device() < b.memory.device();
   }
 
-  bool fits(const FitCandidate& candidate) const { return candidate.memory.device() <= question_.limit; }
+  bool fits_device(const FitCandidate& candidate) const { return candidate.memory.device() <= question_.limit; }
+  bool fits(const FitCandidate& candidate) const {
+    return fits_device(candidate) && candidate.memory.host <= question_.host_limit.value_or(candidate.memory.host);
+  }
 
-  // Returns the setting with what has to move to the host's memory: the optimizer's states of as few units as will do,
-  // of all and as few units' masters else. Where that is not enough, the smaller of the two.
-  FitCandidate moving_what_must(FitCandidate candidate) {
+  // The host's memory is faster, so a disk that is offered takes what has no place there. Where nobody says how much
+  // there is, whoever offers a disk means it.
+  std::vector<tessera::Offload> what_may_move(const plan::PlanOptions& options) const {
     using tessera::MemorySpace;
+    std::vector<tessera::Offload> result;
+    const auto add = [&](MemorySpace space) {
+      result.push_back({.optimizer = space});
+      if (options.precision.parameter != options.precision.masters) {
+        result.push_back({.optimizer = space, .masters = space});
+      }
+    };
+    if (!question_.disk || question_.host_limit) add(MemorySpace::host);
+    if (question_.disk) add(MemorySpace::disk);
+    return result;
+  }
+
+  // Returns the setting with what has to move: the optimizer's states of as few units as will do, of all and as few
+  // units' masters else. Where that is not enough, the smallest of them.
+  FitCandidate moving_what_must(FitCandidate candidate) {
     const std::size_t units = question_.subject.model(false).units.size();
-    std::vector<tessera::Offload> kinds = {{.optimizer = MemorySpace::host}};
-    if (const auto& types = candidate.setting.options.precision; types.parameter != types.masters) {
-      kinds.push_back({.optimizer = MemorySpace::host, .masters = MemorySpace::host});
-    }
     const Setting before = candidate.setting;
-    for (const tessera::Offload& offload : kinds) {
+    for (const tessera::Offload& offload : what_may_move(before.options)) {
       const auto of_units = [&](std::size_t count) {
         Setting setting = before;
         setting.options.offload = offload;
@@ -156,15 +170,16 @@ class Search {
       };
       FitCandidate all = of_units(units);
       if (all.memory.device() < candidate.memory.device()) candidate = all;
-      if (!fits(all)) continue;
+      if (!fits_device(all)) continue;
       std::size_t too_few = 0, enough = units;
       while (enough - too_few > 1) {
         const std::size_t middle = too_few + (enough - too_few) / 2;
         FitCandidate some = of_units(middle);
-        (fits(some) ? enough : too_few) = middle;
-        if (fits(some)) all = std::move(some);
+        (fits_device(some) ? enough : too_few) = middle;
+        if (fits_device(some)) all = std::move(some);
       }
-      return all;
+      candidate = all;
+      if (fits(all)) break;
     }
     return candidate;
   }
@@ -251,11 +266,17 @@ std::string beyond_replica(const FitCandidate& candidate) {
   return to_string(candidate.moved - candidate.moved_in_replica);
 }
 
-// "states of 3 units"
+bool moves_masters(const FitCandidate& candidate) {
+  return candidate.setting.options.offload.masters != tessera::MemorySpace::device;
+}
+std::string_view place_of_moved(const FitCandidate& candidate) {
+  return candidate.setting.options.offload.optimizer == tessera::MemorySpace::disk ? "disk" : "host";
+}
+
+// "states of 3 units: host"
 std::string moved_units(const FitCandidate& candidate) {
-  const bool masters = candidate.setting.options.offload.masters == tessera::MemorySpace::host;
-  return fmt::format("{} of {}", masters ? "states, masters" : "states",
-                     counted(candidate.offloaded_units, "unit", "units"));
+  return fmt::format("{} of {}: {}", moves_masters(candidate) ? "states, masters" : "states",
+                     counted(candidate.offloaded_units, "unit", "units"), place_of_moved(candidate));
 }
 
 std::vector<std::string> row(const FitQuestion& question, const FitCandidate& candidate, bool offloads) {
@@ -281,9 +302,9 @@ std::vector<std::string> row(const FitQuestion& question, const FitCandidate& ca
 std::vector<std::string> head(const FitQuestion& question, bool offloads) {
   std::vector<std::string> names = {"strategy", "replicas", "prefetch", "reshard"};
   if (question.subject.counts_activations()) names.insert(names.end(), {"recompute", "batch"});
-  if (offloads) names.emplace_back("on the host");
+  if (offloads) names.emplace_back("moved");
   names.insert(names.end(), {offloads ? "on the device" : "peak", "sent in a step", "beyond its replica"});
-  if (offloads) names.emplace_back("from the host and back");
+  if (offloads) names.emplace_back("from there and back");
   if (question.subject.counts_activations())
     names.emplace_back(question.subject.sees_images() ? "per image" : "per sequence");
   return names;
@@ -302,9 +323,10 @@ Json candidate_json(const FitCandidate& candidate) {
                {"moved_in_replica", candidate.moved_in_replica.count()},
                {"moved_per_sample", candidate.moved_per_sample}};
   if (options.offload == tessera::Offload{}) return json;
-  json["offload"] = {{"masters", options.offload.masters == tessera::MemorySpace::host},
-                     {"units", candidate.offloaded_units}};
+  json["offload"] = {
+      {"masters", moves_masters(candidate)}, {"units", candidate.offloaded_units}, {"to", place_of_moved(candidate)}};
   json["host"] = candidate.memory.host.count();
+  json["disk"] = candidate.memory.disk.count();
   json["transferred"] = candidate.transferred.count();
   return json;
 }
@@ -326,11 +348,16 @@ std::string setting_text(const Subject& subject, const Setting& setting) {
   return text;
 }
 
-std::string reason(const FitCandidate& candidate, Bytes limit) {
+std::string reason(const FitQuestion& question, const FitCandidate& candidate) {
+  if (candidate.memory.device() <= question.limit) {
+    return fmt::format("needs {} of the host's memory, and has {}: say where a disk is (--offload-to disk:FOLDER)",
+                       to_string(candidate.memory.host), to_string(*question.host_limit));
+  }
   const plan::CategoryBytes& term = largest_term(candidate);
   const std::string size = to_string(term.size);
-  const std::string what = term.size > limit ? fmt::format("{} alone takes {}", to_string(term.category), size)
-                                             : fmt::format("{} takes most of it, {}", to_string(term.category), size);
+  const std::string what = term.size > question.limit
+                               ? fmt::format("{} alone takes {}", to_string(term.category), size)
+                               : fmt::format("{} takes most of it, {}", to_string(term.category), size);
   return fmt::format("needs {}; {}", to_string(candidate.memory.device()), what);
 }
 
@@ -345,14 +372,16 @@ std::string text_of(const FitQuestion& question, const Fit& fit) {
                                                                          : "in a step",
                                  table(fitting));
   if (fit.offloads) {
-    text +=
-        "\nNothing fits with everything on the device, so as few units' values as will do move to the host's memory.\n";
+    const char* const place = !question.disk         ? "the host's memory"
+                              : !question.host_limit ? "the disk"
+                                                     : "the host's memory, or where that is too small to the disk";
+    text += fmt::format(
+        "\nNothing fits with everything on the device, so as few units' values as will do move to {}.\n", place);
   }
   if (fit.too_large.empty()) return text + "\nEverything fits.\n";
   text += "\nWhat does not fit:\n";
   for (const FitCandidate& candidate : fit.too_large) {
-    text +=
-        fmt::format("  {}: {}\n", setting_text(question.subject, candidate.setting), reason(candidate, question.limit));
+    text += fmt::format("  {}: {}\n", setting_text(question.subject, candidate.setting), reason(question, candidate));
   }
   return text;
 }

@@ -14,7 +14,9 @@ struct FitQuestion {
   const Subject& subject;
   Setting setting;
   Freedom freedom;
-  tessera::Bytes limit;  // of a rank
+  tessera::Bytes limit;                      // of a rank's device
+  std::optional<tessera::Bytes> host_limit;  // of what moves to the host's memory
+  bool disk = false;                         // what moves may go there: where the host's limit, if any, is too small
 };
 
 // One setting, with the largest batch that fits, or with the smallest when none does.
@@ -23,7 +25,7 @@ struct FitCandidate {
   tessera::plan::MemoryReport memory;
   tessera::Bytes moved;             // per rank and step
   tessera::Bytes moved_in_replica;  // of that (accounting.hpp)
-  tessera::Bytes transferred = {};  // between the device's memory and the host's, both ways
+  tessera::Bytes transferred = {};  // between the device's memory and the host's or the disk, both ways
   std::size_t offloaded_units = 0;  // of the setting's offload
   // Settings are ranked by this: the bytes that a rank sends and transfers per sequence that it trains on; per
   // micro-batch where activations are not counted.
@@ -40,7 +42,7 @@ struct Fit {
 Fit find_fit(const FitQuestion& question, const std::vector<tessera::plan::StateSpec>& optimizer_states);
 
 // Why it does not fit: the term that is too large.
-std::string reason(const FitCandidate& candidate, tessera::Bytes limit);
+std::string reason(const FitQuestion& question, const FitCandidate& candidate);
 
 // "fsdp, prefetch 1, batch 8", "hsdp, 2 replicas, prefetch 1": what was searched.
 std::string setting_text(const Subject& subject, const Setting& setting);

@@ -96,8 +96,7 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
   const tessera::plan::PlanOptions& options = question.setting.options;
   throw tessera::MemoryError(fmt::format("{} fits nowhere into {} on {}: the smallest, {}, {}", question.subject.name(),
                                          to_string(question.limit), counted(options.ranks, "rank", "ranks"),
-                                         setting_text(question.subject, smallest.setting),
-                                         reason(smallest, question.limit)));
+                                         setting_text(question.subject, smallest.setting), reason(question, smallest)));
 }
 
 // Lists what fits, by predicted time, then all about the first.
@@ -125,7 +124,12 @@ bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vecto
 
 // The table, then all about its first row.
 bool answer_fit(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
-  const FitQuestion question{*request.subject, request.setting, request.freedom, *request.fit};
+  const FitQuestion question{.subject = *request.subject,
+                             .setting = request.setting,
+                             .freedom = request.freedom,
+                             .limit = *request.fit,
+                             .host_limit = request.host_memory,
+                             .disk = !request.disk.empty()};
   const Fit fit = find_fit(question, states);
   require_some_fit(question, fit);
   if (request.time.fastest) return answer_fastest(request, fit, states);

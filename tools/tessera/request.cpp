@@ -138,6 +138,8 @@ constexpr const char* footer =
     "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --batch 4\n"
     "  tessera plan --model llama-70b --world 512 --precision bf16 --compare\n"
     "  tessera plan --model gpt2-1558m --world 64 --precision bf16 --fit 80GB\n"
+    "  tessera plan --model llama-7b --world 2 --precision bf16 --fit 48GB --host-memory 16GB --offload-to "
+    "disk:/scratch\n"
     "  tessera plan --model llama-70b --world 512 --replicas 8 --strategy hsdp --precision bf16\n"
     "  tessera plan --model llama-7b --world 512 --precision bf16 --batch 2 --time --machine h100x8 --compare\n"
     "  tessera plan --model resnet50 --batch 32 --world 8 --fit 16GB\n"
@@ -298,9 +300,13 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
              "fits into so much memory of a rank: 80GB, 80GiB. Without --replicas, hsdp and hfsdp are tried with every "
              "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
              "shown for each: which of them has replicas of whole hosts is for you to see. Where nothing fits, states "
-             "and masters of as "
-             "few units as will do move to the host's memory (--offload)"},
+             "and masters of as few units as will do move (--offload) to the host's memory, or to the disk: see "
+             "--offload-to and --host-memory"},
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
+  line.take({"--host-memory", "SIZE",
+             "With --fit: the host's memory of a rank. What has to move and is more than that goes to the disk with "
+             "--offload-to disk:FOLDER, which without --host-memory takes all that moves [no limit]"},
+            [&](const std::string& text) { request.host_memory = size_in_bytes("--host-memory", text); });
   add_time_options(line, request.time);
   line.group("Output");
   line.flag("--draw", request.draw, "Prints the schedule of every segment too");
@@ -433,6 +439,7 @@ void check_parameters_alone(const CommandLine& line) {
                "--outer-fragments",
                "--compare",
                "--fit",
+               "--host-memory",
                "--draw",
                "--machine",
                "--time"});
@@ -521,7 +528,10 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   check_outer_steps(line, request.setting.options);
   tessera::Precision& precision = request.setting.options.precision;
   precision = tessera::trainer::with_masters(with_travel(precision, travel), masters);
-  check_offload_options(line, request.setting.options.offload, precision);
+  if (request.host_memory && (!request.fit || line.given("--offload"))) {
+    throw OptionError("--host-memory is for what --fit finds to move: it needs --fit, and no --offload");
+  }
+  check_offload_options(line, request.setting.options.offload, precision, request.fit.has_value());
   check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line);

@@ -82,7 +82,7 @@ struct Freedom {
   bool reshard = true;   // there too
   bool checkpointing = true;
   bool batch = true;    // powers of two up to most_batch
-  bool offload = true;  // of as few units as will do, where nothing fits without
+  bool offload = true;  // of as few units as will do, where nothing fits without; where to is said
 };
 inline constexpr std::size_t most_batch = 4096;
 
@@ -95,7 +95,8 @@ struct PlanRequest {
   std::filesystem::path disk;  // as given: nothing is written there
   bool compare = false;
   std::optional<tessera::Bytes> fit;
-  Freedom freedom;  // of --fit: what the command line did not settle
+  std::optional<tessera::Bytes> host_memory;  // of a rank, for what --fit moves; none: as much as that takes
+  Freedom freedom;                            // of --fit: what the command line did not settle
   TimeRequest time;
   bool draw = false;
   bool json = false;

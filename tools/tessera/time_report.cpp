@@ -101,7 +101,9 @@ double seconds_of_moving(const TimeReport& report, const Subject& subject, const
 
 std::string moving_text(const TimeReport& report, double seconds) {
   if (seconds == 0) return "";
-  return fmt::format("copies to the device's memory and back cost {} of the step ({})\n", cost::seconds_text(seconds),
+  const bool on_disk = plan::memory(report.plan).disk > tessera::Bytes(0);
+  return fmt::format("copies {} and back cost {} of the step ({})\n",
+                     on_disk ? "from the disk" : "to the device's memory", cost::seconds_text(seconds),
                      cost::percent_text(seconds / report.step()));
 }
 

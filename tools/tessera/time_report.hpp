@@ -46,8 +46,8 @@ struct TimeReport {
 TimeReport make_time_report(const tessera::plan::Plan& plan, const Subject& subject, const Setting& setting,
                             const TimeSetting& time);
 
-// Returns what a step takes longer because values stand in the host's memory; 0 where none do. It is the same plan's
-// with everything on the device, however large that is, that it is compared with.
+// Returns what a step takes longer because values stand in the host's memory or on disk; 0 where none do. It is the
+// same plan's with everything on the device, however large that is, that it is compared with.
 double seconds_of_moving(const TimeReport& report, const Subject& subject, const Setting& setting,
                          const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
 std::string moving_text(const TimeReport& report, double seconds);  // a line; empty for 0

@@ -76,13 +76,13 @@ void add_offload_options(CommandLine& line, tessera::Offload& offload, std::file
 }
 
 void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
-                           const tessera::Precision& precision) {
+                           const tessera::Precision& precision, bool is_searched) {
   const auto needs_offload = [&](const char* name, const char* why) {
     if (!line.given(name) || line.given("--offload")) return;
     throw OptionError(fmt::format("{} needs --offload: it says {}", name, why));
   };
   needs_offload("--offload-units", "of how many units");
-  needs_offload("--offload-to", "where that goes");
+  if (!is_searched) needs_offload("--offload-to", "where that goes");
   const bool all_on_host = offload.optimizer == MemorySpace::host && offload.masters == MemorySpace::host;
   if (offload.update == MemorySpace::host && !all_on_host) {
     throw OptionError(

@@ -15,9 +15,10 @@ namespace tessera::trainer {
 // Both must stay. `disk`: the folder of --offload-to (FullyShardOptions::disk).
 void add_offload_options(CommandLine& line, tessera::Offload& offload, std::filesystem::path& disk);
 
-// Refuses what these cannot mean, with parameters of this precision. Throws OptionError.
+// Refuses what these cannot mean, with parameters of this precision; is_searched: what moves is not said, but found, so
+// that --offload-to may stand alone. Throws OptionError.
 void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
-                           const tessera::Precision& precision);
+                           const tessera::Precision& precision, bool is_searched = false);
 
 // ", states of the optimizer and masters of the first 3 units in the host's memory"; empty where nothing moves.
 std::string offload_text(const tessera::Offload& offload);
