@@ -280,12 +280,10 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
                                  options.outer_fragments));
   }
   for (const UnitSpec& unit : input.units) {
-    if (!unit.optimizer_states) continue;
-    throw UsageError(fmt::format(
-        "unit {} has an optimizer of its own, which does not go with outer steps: they are of one for all units",
-        unit.name));
-  }
-  for (const UnitSpec& unit : input.units) {
+    if (unit.optimizer_states)
+      throw UsageError(fmt::format(
+          "unit {} has an optimizer of its own, which does not go with outer steps: they are of one for all units",
+          unit.name));
     if (unit.apart.empty()) continue;
     throw UsageError(
         fmt::format("unit {} has other values along {}, which does not go with outer steps: they bring the values of "

@@ -138,12 +138,6 @@ const Access& Operation::operand(Role role) const {
   throw InternalError(fmt::format("{} without an operand {}", to_string(kind), to_string(role)));
 }
 
-const Access* Operation::find(AccessMode mode) const {
-  const auto found =
-      std::find_if(accesses.begin(), accesses.end(), [&](const Access& access) { return access.mode == mode; });
-  return found == accesses.end() ? nullptr : &*found;
-}
-
 MeshShape mesh_of(const PlanOptions& options) {
   if (options.mesh) return options.role ? options.mesh->without(Axis::pipeline) : *options.mesh;
   return {{Axis::replicate, options.replicas}, {Axis::shard, options.ranks / options.replicas}};

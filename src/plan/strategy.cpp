@@ -57,19 +57,4 @@ std::string_view to_string(CollectiveStaging staging) {
   throw InternalError("a kind of staging without a name");
 }
 
-Strategy strategy_from_string(std::string_view name) {
-  for (const Strategy& strategy : all_strategies) {
-    if (name == strategy.name) return strategy;
-  }
-  throw UsageError(fmt::format("unknown strategy \"{}\": choose ddp, zero1, zero2, fsdp, hsdp or hfsdp", name));
-}
-
-AccumulationMode accumulation_mode_from_string(std::string_view name) {
-  for (const AccumulationMode mode :
-       {AccumulationMode::automatic, AccumulationMode::reduced, AccumulationMode::local}) {
-    if (name == to_string(mode)) return mode;
-  }
-  throw UsageError(fmt::format("unknown accumulation mode \"{}\": choose automatic, local or reduced", name));
-}
-
 }  // namespace tessera

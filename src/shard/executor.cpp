@@ -60,11 +60,11 @@ Executor::Executor(const ExecutorInput& input)
       diagnostics_(input.diagnostics),
       memory_(world_, {.plan = plan_, .units = input.units, .disk = input.disk}),
       operations_(input, memory_),
-      ledgers_(input.units),
       place_(plan_.mesh.index_of(plan_.training(),
                                  plan_.mesh.place_of(plan_.rank_of(static_cast<std::size_t>(world_.rank()))))),
       progress_(plan_, place_),
       last_steps_(plan_.programs.size()) {
+  for (const auto& unit : units_) ledgers_.emplace_back(unit->parameters().size());
   make_streams(input);
   operations_.make_communicators(world_);
   make_events();
@@ -276,7 +276,7 @@ Window Executor::open(const plan::WindowUse& use) {
   if (progress_.begins_segment()) {
     segment_ = segment;
     next_operation_ = 0;
-    ledgers_.begin_micro_batch();
+    for (GradientLedger& ledger : ledgers_) ledger.begin_micro_batch();
     launch_to_window();
   } else if (progress_.is_inside_window()) {
     end_window();  // the one around it goes on later
@@ -324,13 +324,10 @@ void Executor::close() {
   check_health();
 }
 
-// A window's collective ends one stretch of it and begins the next. A rank alone has nobody to meet.
-Collected<std::byte> Executor::collect(std::size_t serial, const Collective& collective) {
+// A window's collective ends one stretch of it and begins the next. A rank alone has nobody to meet. Where others open
+// inside a window it has no collectives (plan/compile), so it is the innermost.
+Collected<std::byte> Executor::collect(std::size_t, const Collective& collective) {
   OpenWindow& innermost = *windows_[depth_ - 1];
-  if (!innermost.is(serial)) {
-    throw UsageError(fmt::format("{} cannot come while the {} is still open inside its window: close that first",
-                                 collective.name(), innermost.describe()));
-  }
   const Collected<std::byte> came = innermost.take_collective(collective);
   innermost.await_joined_streams();  // they may bring it
   launch_collective();

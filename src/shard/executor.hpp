@@ -128,8 +128,8 @@ class Executor final : public WindowHost {
   TraceRecorder* traced_ = nullptr;                                   // while a step runs that the recorder asked for
   std::array<std::unique_ptr<Stream>, plan::stream_count> streams_;   // by StreamId; null: the plan has no use for it
   std::unique_ptr<Stream> host_;                                      // immediate: its waits are the host's
-  GradientLedgers ledgers_;
-  std::vector<std::unique_ptr<OpenWindow>> windows_;  // one for each depth; the first `depth_` are open
+  std::vector<GradientLedger> ledgers_;                               // by unit
+  std::vector<std::unique_ptr<OpenWindow>> windows_;                  // one for each depth; the first `depth_` are open
   std::size_t depth_ = 0;
   KeptObjects kept_;
   std::size_t serial_ = 0;            // of openings

@@ -122,7 +122,7 @@ void ModelInspection::shards_changed() { state().executor().refresh(); }
 std::vector<float> ModelInspection::whole(const Parameter& parameter, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("whole()");
-  this->state().require_one_role("whole()");
+  model.require_one_role("whole()");
   const Unit& unit = model.unit_of(parameter, "parameter");
   if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
@@ -203,7 +203,7 @@ void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm
 
 std::vector<GradientNorm> ModelInspection::gradient_norms() {
   Executor& executor = state().executor_between_steps("gradient_norms()");
-  this->state().require_one_role("gradient_norms()");
+  state().require_one_role("gradient_norms()");
   const plan::Plan& plan = state().plan;
   std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), state().units);
   if (plan.has_granules()) {
@@ -268,7 +268,7 @@ void ModelInspection::require_between_steps(std::string_view call) const { state
 
 Trace ModelInspection::trace(TraceSteps steps) {
   Executor& executor = state().executor_between_steps("trace()");
-  this->state().require_one_role("trace()");
+  state().require_one_role("trace()");
   executor.require_training("trace()");
   const auto recorder =
       std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps, executor.updates());

@@ -51,14 +51,14 @@ OpenWindow::OpenWindow(const Model& model)
 
 void OpenWindow::open(const plan::WindowUse& use, std::size_t program, std::size_t serial) {
   const bool trains = use.kind == WindowKind::backward && plan_.trains(use.unit, program);
-  const bool last_backward = trains && ledgers_.begin_backward(use.unit) == plan_.backward_windows[use.unit];
+  const bool last_backward = trains && ledgers_[use.unit].begin_window() == plan_.backward_windows[use.unit];
   current_ = Current{use, program, serial, last_backward};
 }
 
 void OpenWindow::settle_gradients() {
   const std::size_t unit = current_->use.unit;
   if (kind() != WindowKind::backward || !trains_unit()) return;
-  GradientLedger& ledger = ledgers_.of(unit);
+  GradientLedger& ledger = ledgers_[unit];
   if (!current_->skipped) ledger.end_computed_window();
   for (std::size_t p = 0; p < units_[unit]->parameters().size(); ++p) {
     if (plan_.units[unit].parameters[p].frozen) continue;
@@ -172,7 +172,7 @@ OpenWindow::View OpenWindow::gradient(const Parameter& parameter, std::optional<
   }
   const DType actual = plan_.precision(unit).gradient;
   if (type != actual) throw wrong_type(describe(), {"the gradient of", parameter, actual, type});
-  if (ledgers_.of(unit).ask(index) && mode == GradientMode::accumulate) {
+  if (ledgers_[unit].ask(index) && mode == GradientMode::accumulate) {
     fill_gradient_zero(unit, index);
     fork_joined_streams();  // they add to what is zero by then
   }

@@ -32,8 +32,13 @@ class GradientLedger {
   void begin_micro_batch() {
     std::fill(in_micro_batch_.begin(), in_micro_batch_.end(), false);
     computed_ = false;
+    backward_windows_ = 0;
   }
-  void begin_window() { std::fill(in_window_.begin(), in_window_.end(), false); }
+  // The unit's how many-th backward window of this micro-batch begins.
+  std::size_t begin_window() {
+    std::fill(in_window_.begin(), in_window_.end(), false);
+    return ++backward_windows_;
+  }
 
   // True the first time in this window: nothing stands there yet that could be added to.
   bool ask(std::size_t parameter) {
@@ -52,29 +57,7 @@ class GradientLedger {
   std::vector<bool> in_window_;
   std::vector<bool> in_micro_batch_;
   bool computed_ = false;
-};
-
-// The ledgers are those of all units, with how many backward windows of each there were.
-class GradientLedgers {
- public:
-  explicit GradientLedgers(std::span<const std::unique_ptr<Unit>> units) : backward_windows_(units.size(), 0) {
-    for (const auto& unit : units) of_unit_.emplace_back(unit->parameters().size());
-  }
-
-  void begin_micro_batch() {
-    std::fill(backward_windows_.begin(), backward_windows_.end(), std::size_t{0});
-    for (GradientLedger& ledger : of_unit_) ledger.begin_micro_batch();
-  }
-  GradientLedger& of(std::size_t unit) { return of_unit_[unit]; }
-  // Its how many-th backward window of this micro-batch begins.
-  std::size_t begin_backward(std::size_t unit) {
-    of_unit_[unit].begin_window();
-    return ++backward_windows_[unit];
-  }
-
- private:
-  std::vector<GradientLedger> of_unit_;
-  std::vector<std::size_t> backward_windows_;  // by unit
+  std::size_t backward_windows_ = 0;
 };
 
 // One at each depth to which a plan's windows nest.
@@ -84,7 +67,7 @@ class OpenWindow final : public WindowView {
     const plan::Plan& plan;
     std::span<const std::unique_ptr<Unit>> units;
     ModelMemory& memory;
-    GradientLedgers& ledgers;
+    std::vector<GradientLedger>& ledgers;  // by unit
     Stream& compute;
     int rank;
   };
@@ -159,7 +142,7 @@ class OpenWindow final : public WindowView {
   const plan::Plan& plan_;
   std::span<const std::unique_ptr<Unit>> units_;
   ModelMemory& memory_;
-  GradientLedgers& ledgers_;
+  std::vector<GradientLedger>& ledgers_;
   Stream& compute_;
   int rank_;
   std::vector<std::array<std::vector<std::size_t>, plan::window_kind_count>> collectives_;  // by unit and kind

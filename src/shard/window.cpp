@@ -79,9 +79,9 @@ WindowNotes* Window::notes() { return opened().notes(); }
 plan::WindowKind Window::kind() const { return opened().kind(); }
 bool Window::trains(const Parameter& parameter) const { return opened().trains(parameter); }
 std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
-Window::Raw Window::raw_contribution(const Collective& collective, std::optional<DType> type) {
-  const WindowView::View view = opened().contribution(collective, type);
-  if (collective.options().kind != CollectiveKind::receive) return {view.data, view.elements};
+TensorMemory Window::raw_contribution(const Collective& collective, std::optional<DType> type) {
+  const TensorMemory memory = opened().contribution(collective, type);
+  if (collective.options().kind != CollectiveKind::receive) return memory;
   throw UsageError(fmt::format("the {} window of unit {}: {} is received, and nothing is written for it: collect() it",
                                to_string(use_.kind), unit(), collective.name()));
 }
@@ -95,14 +95,12 @@ const float* Window::loss_scale() const { return opened().loss_scale(); }
 
 void Window::keep_object(std::shared_ptr<void> object) { opened().keep(std::move(object)); }
 
-Window::Raw Window::raw_parameter(const Parameter& parameter, std::optional<DType> type) {
-  const WindowView::View view = opened().parameter(parameter, type);
-  return {view.data, view.elements};
+TensorMemory Window::raw_parameter(const Parameter& parameter, std::optional<DType> type) {
+  return opened().parameter(parameter, type);
 }
 
-Window::Raw Window::raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) {
-  const WindowView::View view = opened().gradient(parameter, type, mode);
-  return {view.data, view.elements};
+TensorMemory Window::raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) {
+  return opened().gradient(parameter, type, mode);
 }
 
 bool Window::is_unit(const Module& part) const {

@@ -364,6 +364,31 @@ TEST_CASE("impossible_input_is_refused_by_name") {
                  "program: unit 1 (u1) has no backward window"));
   CHECK(contains(refused([](CompileInput& in) { in.units[0].parameters[1].shape = {std::size_t{1} << 49}; }),
                  "\"u0.p1\""));
+  CHECK(contains(refused([](CompileInput& in) { in.optimizer_states.front().type = DType::bf16; }),
+                 "states are fp32 or u8"));
+  CHECK(contains(refused([](CompileInput& in) { in.optimizer_states.front().block = 3; }), "choose a power of two"));
+  CHECK(contains(refused([](CompileInput& in) { in.units[0].apart = Axis::replicate, in.units[0].prefix = "v."; }),
+                 "does not begin with its prefix \"v.\""));
+  CHECK(contains(refused([](CompileInput& in) {
+                   in.options.mesh = MeshShape{{Axis::replicate, 2}, {Axis::shard, 2}};
+                   in.options.sharding = Sharding{{}, {}, Axis::replicate};
+                 }),
+                 "sharded over those inside it"));
+  CHECK(contains(usage_error([] { (void)MeshShape{{Axis::shard, 2}, {Axis::shard, 2}}; }), "named twice"));
+}
+
+TEST_CASE("collectives_that_cannot_be_are_refused_by_name") {
+  const auto refused = [](const CollectiveSpec& collective, bool is_around = false) {
+    Model model = is_around ? nested_model() : chain_model(2);
+    model.units.front().collectives = {collective};
+    return usage_error([&] { compile(input_of(model, {})); });
+  };
+  using enum CollectiveKind;
+  CHECK(contains(refused({.name = "u0.c"}), "all-gather \"u0.c\" is of 0 elements"));
+  CHECK(contains(refused({.name = "u0.c", .type = DType::u8, .elements = 1}), "windows compute with fp32"));
+  CHECK(contains(refused({.name = "u0.c", .kind = all_reduce, .elements = 1}), "sums are formed in fp32"));
+  CHECK(contains(refused({.name = "u0.c", .kind = send, .elements = 1}), "this model has none"));
+  CHECK(contains(refused({.name = "u0.c", .elements = 1}, true), "windows of other units open inside"));
 }
 
 }  // namespace compile_test

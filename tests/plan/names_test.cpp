@@ -1,10 +1,10 @@
-// Names of strategies, modes and enumerators: complete, and back again where they are options.
+// Names of enumerators are complete.
 #include <doctest/doctest.h>
 
 #include <set>
 #include <string_view>
 
-#include "errors.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/verify.hpp"
 
@@ -44,25 +44,6 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   CHECK(static_cast<std::size_t>(StreamId::host) + 1 == stream_count);
   CHECK(static_cast<std::size_t>(Role::collected) + 1 == role_count);
   CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);
-}
-
-TEST_CASE("options_are_read_back_from_their_names") {
-  for (const Strategy strategy : all_strategies) {
-    CHECK(strategy_from_string(to_string(strategy)) == strategy);
-  }
-  using enum AccumulationMode;
-  for (const AccumulationMode mode : {automatic, reduced, local}) {
-    CHECK(accumulation_mode_from_string(to_string(mode)) == mode);
-  }
-}
-
-TEST_CASE("unknown_names_are_refused_with_the_choices") {
-  CHECK(usage_error([] { strategy_from_string("zero9"); }) ==
-        "unknown strategy \"zero9\": choose ddp, zero1, zero2, fsdp, hsdp or hfsdp");
-  CHECK(usage_error([] { strategy_from_string(""); }) ==
-        "unknown strategy \"\": choose ddp, zero1, zero2, fsdp, hsdp or hfsdp");
-  CHECK(usage_error([] { accumulation_mode_from_string("Local"); }) ==
-        "unknown accumulation mode \"Local\": choose automatic, local or reduced");
 }
 
 }  // namespace tessera::plan

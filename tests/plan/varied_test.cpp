@@ -112,7 +112,7 @@ TEST_CASE("a_layout_places_what_is_trained_first_and_shards_both_parts_evenly") 
         last = piece.shard_offset + piece.count;
         CHECK(piece.parameter_offset == seen[piece.parameter]);
         seen[piece.parameter] += piece.count;
-        CHECK(layout.shard_begin(part, rank) + piece.shard_offset - layout.begin_in_shard(part) ==
+        CHECK(layout.shard_begin(part, rank) + piece.shard_offset - layout.begin_in(layout.common(), part) ==
               layout.offset(piece.parameter) + piece.parameter_offset);
       }
       CHECK(last <= layout.shard_elements());

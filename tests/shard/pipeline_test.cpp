@@ -7,6 +7,8 @@
 #include "pipeline.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
+#include "tessera/optim/adamw.hpp"
+#include "toy_model.hpp"
 
 namespace pipeline_test {
 
@@ -42,6 +44,25 @@ TEST_CASE("calls_that_a_role_does_not_have_are_refused") {
                          doctest::Contains("where ranks have roles"), UsageError);
     CHECK_THROWS_WITH_AS(job.models[1 - job.mine]->synchronize(), doctest::Contains("has another one"), UsageError);
   });
+}
+
+TEST_CASE("what_takes_all_ranks_of_a_job_is_refused_to_roles") {
+  const auto check = [](const char* text, FullyShardOptions options, const AdamW& optimizer = {}) {
+    const std::string failure = toy::failure_of(2, [&](World& world) {
+      Stage stage({.stages = 1}, 0);
+      FullyShard model(world, options);
+      model.add(stage, "net");
+      ModelRole role{"only", &model, optimizer};
+      finalize_roles({&role, 1});
+    });
+    CHECK_MESSAGE(toy::contains(failure, text), failure);
+  };
+  check("need FullyShardOptions::mesh with 1 places along pipeline", {});
+  const plan::MeshShape mesh{{Axis::pipeline, 1}, {Axis::replicate, 2}};
+  check("role only has clip_norm", {.mesh = mesh}, {.clip_norm = 1.0f});
+  check("has outer steps", {.mesh = mesh, .outer = {.every = 1}});
+  check("has a dynamic loss scale", {.mesh = mesh, .loss_scaling = kernels::LossScaling{.dynamic = true}});
+  check("has FullyShardOptions::checkpointing", {.mesh = mesh, .checkpointing = Checkpointing::blocking});
 }
 
 }  // namespace pipeline_test

@@ -150,14 +150,13 @@ class UnitLayout {
   std::size_t shard_elements() const { return shard_elements(Part::trained) + shard_elements(Part::frozen); }
 
   // These count one part: elements of the whole flat unit, and of each rank's shard; where the part begins in the whole
-  // unit; where a rank's shard of it begins there; where that stands in a buffer that has the rank's shards alone.
+  // unit; where a rank's shard of it begins there.
   std::size_t padded_elements(Part part) const { return shard_elements(part) * ranks_; }
   std::size_t shard_elements(Part part) const { return shard_elements_[static_cast<std::size_t>(part)]; }
   std::size_t begin(Part part) const { return part == Part::trained ? 0 : padded_elements(Part::trained); }
   std::size_t shard_begin(Part part, std::size_t rank) const {
     return begin(part) + shard_elements(part) * place(rank);
   }
-  std::size_t begin_in_shard(Part part) const { return begin_in(common_, part); }
   // The trained parameters in the order in which they stand: those that the optimizer sees whole first. The others
   // stand from one of these elements of the part to the other.
   const std::vector<std::size_t>& trained() const { return trained_; }

@@ -224,7 +224,6 @@ struct Operation {
 
   // The operand of a role, which is read, written or both; throws InternalError where there is none.
   const Access& operand(Role role) const;
-  const Access* find(AccessMode mode) const;  // the first of a mode; null where there is none
   // A redistribution goes to owners, or else back.
   bool goes_to_owners() const { return accesses.back().role == Role::whole; }
   bool passes_message() const { return kind == OperationKind::collective && is_message(collective_kind); }

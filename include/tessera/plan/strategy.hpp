@@ -137,8 +137,6 @@ std::string to_string(const Strategy& strategy, const std::optional<Sharding>& s
 std::string_view to_string(AccumulationMode mode);
 std::string_view to_string(Checkpointing checkpointing);
 std::string_view to_string(CollectiveStaging staging);
-Strategy strategy_from_string(std::string_view name);                   // throws UsageError, naming the choices
-AccumulationMode accumulation_mode_from_string(std::string_view name);  // likewise
 
 }  // namespace tessera
 

@@ -65,6 +65,12 @@ class WindowNotes {
   virtual ~WindowNotes() = default;
 };
 
+// A window shows a tensor as this.
+struct TensorMemory {
+  void* data;
+  std::size_t elements;
+};
+
 class Window {
  public:
   Window(Window&&) noexcept;
@@ -112,7 +118,7 @@ class Window {
   // the wrong T.
   template <typename T = float>
   std::span<const T> parameter(const Parameter& parameter) {
-    const Raw raw = raw_parameter(parameter, asked<T>());
+    const TensorMemory raw = raw_parameter(parameter, asked<T>());
     return {static_cast<const T*>(raw.data), raw.elements};
   }
 
@@ -120,7 +126,7 @@ class Window {
   // and for parameters that trains() denies.
   template <typename T = float>
   std::span<T> gradient(const Parameter& parameter, GradientMode mode = GradientMode::overwrite) {
-    const Raw raw = raw_gradient(parameter, asked<T>(), mode);
+    const TensorMemory raw = raw_gradient(parameter, asked<T>(), mode);
     return {static_cast<T*>(raw.data), raw.elements};
   }
 
@@ -131,7 +137,7 @@ class Window {
   // Throws UsageError where another one comes next, or none.
   template <typename T = double>
   std::span<T> contribution(const Collective& collective) {
-    const Raw raw = raw_contribution(collective, asked<T>());
+    const TensorMemory raw = raw_contribution(collective, asked<T>());
     return {static_cast<T*>(raw.data), raw.elements};
   }
   // Enqueues the collective: every rank of the group does it, and work that is enqueued behind it sees what all
@@ -194,10 +200,6 @@ class Window {
   friend class ModelSteps;
   friend class StandInModel;
   friend class WatchedPass;
-  struct Raw {
-    void* data;
-    std::size_t elements;
-  };
   Window(std::shared_ptr<const WindowLink> link, plan::WindowUse use, std::size_t serial);
   WindowView& opened() const;  // throws where it is not open
   void keep_object(std::shared_ptr<void> object);
@@ -232,10 +234,10 @@ class Window {
     else
       return dtype_of<T>;
   }
-  Raw raw_contribution(const Collective& collective, std::optional<DType> type);
+  TensorMemory raw_contribution(const Collective& collective, std::optional<DType> type);
   Collected<std::byte> raw_collect(const Collective& collective, std::optional<DType> type);
-  Raw raw_parameter(const Parameter& parameter, std::optional<DType> type);
-  Raw raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode);
+  TensorMemory raw_parameter(const Parameter& parameter, std::optional<DType> type);
+  TensorMemory raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode);
 
   std::shared_ptr<const WindowLink> link_;  // to the model, which may be gone; null once moved from
   plan::WindowUse use_;

@@ -23,10 +23,7 @@ namespace tessera {
 // The window that is open, as its handle sees it. Types: nullopt is asked for by layers of double.
 class WindowView {
  public:
-  struct View {
-    void* data;
-    std::size_t elements;
-  };
+  using View = TensorMemory;
   virtual ~WindowView() = default;
 
   virtual const Unit& unit() const = 0;
@@ -55,7 +52,7 @@ class WindowHost {
   virtual Window open(const plan::WindowUse& use) = 0;
   // Throws UsageError where another one is open inside it, or should still open there.
   virtual void close(std::size_t serial) = 0;
-  // Inside the window of this opening. Throws UsageError where another is open inside it.
+  // Inside the window of this opening.
   virtual Collected<std::byte> collect(std::size_t serial, const Collective& collective) = 0;
   // Aborts the world; the text says in which window.
   virtual void abandon(std::string_view what) noexcept = 0;
