@@ -42,7 +42,7 @@ UnitSpec block(std::size_t index, std::size_t dim) {
 
 }  // namespace
 
-Model gpt(const GptShape& shape) {
+Model gpt(const GptShape& shape, const tessera::Precision& precision, std::size_t batch) {
   Model model;
   model.units.push_back(embedding(shape));
   for (std::size_t index = 0; index < shape.layers; ++index) model.units.push_back(block(index, shape.dim));
@@ -50,6 +50,8 @@ Model gpt(const GptShape& shape) {
   add_norm(last, "", shape.dim);
   for (UnitSpec& unit : model.units) {
     if (stays_in_fp32(shape, unit.name)) unit.precision = tessera::fp32_precision;
+    unit.saved = tessera::nn::with_element(
+        precision, [&](auto element) { return Gpt<decltype(element)>::saved_bytes(shape, unit.name, batch); });
   }
   model.program = Gpt<float>::program(shape);
   return model;

@@ -1,6 +1,7 @@
 // GPT-2's architecture (Radford et al. 2019) in the shapes that models/gpt trains, with its names and windows.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "models/gpt/shape.hpp"
@@ -10,7 +11,8 @@
 
 namespace models {
 
-Model gpt(const GptShape& shape);
+// Where blocks save their inputs, those of micro-batches of `batch` sequences of this precision's elements.
+Model gpt(const GptShape& shape, const tessera::Precision& precision = {}, std::size_t batch = 1);
 
 // One of the presets with its context and vocabulary; null for other names.
 const Preset* find_gpt(std::string_view name);

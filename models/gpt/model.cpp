@@ -20,17 +20,24 @@ Gpt<T>::Gpt(const GptShape& shape)
 }
 
 template <typename T>
-void Gpt<T>::add_to(tessera::FullyShard& model) {
-  add_units(model);
+void Gpt<T>::add_to(tessera::FullyShard& model, std::size_t batch) {
+  add_units(model, batch);
+}
+
+template <typename T>
+tessera::Bytes Gpt<T>::saved_bytes(const GptShape& shape, std::string_view unit, std::size_t batch) {
+  if (!shape.blocks_save_inputs || unit == embedding_name || unit == final_name) return {};
+  return tessera::Bytes(sizeof(T) * batch * shape.seq * shape.dim);
 }
 
 template <typename T>
 template <typename Model>
-void Gpt<T>::add_units(Model& model) {
+void Gpt<T>::add_units(Model& model, std::size_t batch) {
   const auto add = [&](tessera::Module& unit, const std::string& name) {
     tessera::UnitOptions options{.name = name};
     if (stays_in_fp32(shape_, name)) options.precision = tessera::fp32_precision;
     options.recompute = shape_.activation_checkpointing && &unit != embedding_.get() && &unit != final_.get();
+    options.saved = saved_bytes(shape_, name, batch);
     model.add(unit, options);
   };
   add(*embedding_, embedding_name);
@@ -70,7 +77,7 @@ tessera::plan::Program Gpt<T>::program(const GptShape& shape) {
   Gpt gpt(shape);
   gpt.stack_ = nn::ActivationStack(tessera::DeviceKind::cpu);  // counts
   nn::CountingModel counting;
-  gpt.add_units(counting);
+  gpt.add_units(counting, 1);
   const TokenRows tokens = counted_tokens(shape, 1);
   tessera::plan::Program result;
   gpt.train_pass(counting, tokens, counted_answers(tokens), {});
@@ -85,7 +92,7 @@ tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size
   Gpt gpt(shape);
   gpt.stack_ = nn::ActivationStack(device);  // counts
   nn::CountingModel counting;
-  gpt.add_units(counting);
+  gpt.add_units(counting, batch);
   const TokenRows tokens = counted_tokens(shape, batch);
   gpt.train_pass(counting, tokens, counted_answers(tokens), {});
   gpt.loss_pass(counting, tokens, counted_answers(tokens));
@@ -123,7 +130,10 @@ void Gpt<T>::train_pass(Model& model, const TokenRows& tokens, const Answers& an
 template <typename T>
 template <typename Model>
 void Gpt<T>::forward_pass(Model& model, std::span<const std::int32_t> ids, const SequenceBatch& how) {
-  for (MatrixView<T>& hidden : hidden_) hidden = stack_.push<T>(ids.size(), shape_.dim);
+  for (std::size_t i = 0; i < hidden_.size(); ++i) {
+    const bool in_turns = shape_.blocks_save_inputs && i >= 2;
+    hidden_[i] = in_turns ? hidden_[i - 2] : stack_.push<T>(ids.size(), shape_.dim);
+  }
   model.forward(*embedding_, stack_, ids, hidden_.front(), how);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     model.forward(*blocks_[i], stack_, hidden_[i], hidden_[i + 1], how);  // rewound by a block that recomputes

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "models/gpt/shape.hpp"
@@ -35,8 +36,9 @@ class Gpt {
  public:
   explicit Gpt(const GptShape& shape);
 
-  // The model must have been made with program(shape), and with T's precision.
-  void add_to(tessera::FullyShard& model);
+  // The model must have been made with program(shape), and with T's precision. Micro-batches have so many sequences at
+  // most, which counts where blocks save their inputs.
+  void add_to(tessera::FullyShard& model, std::size_t batch = 0);
 
   // Where activations stand from now on: as many bytes as planned, aligned to 64, as long as passes follow.
   void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
@@ -55,13 +57,15 @@ class Gpt {
   // The windows that the passes open. The unit "embedding" has two forward and two backward ones: it is the output
   // head, too.
   static tessera::plan::Program program(const GptShape& shape);
+  // Returns what a unit saves of micro-batches of so many sequences (UnitOptions::saved).
+  static tessera::Bytes saved_bytes(const GptShape& shape, std::string_view unit, std::size_t batch);
   // Returns the bytes that passes over micro-batches of so many sequences need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const GptShape& shape, std::size_t batch,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
 
  private:
   template <typename Model>
-  void add_units(Model& model);
+  void add_units(Model& model, std::size_t batch);
   // The passes, for a FullyShard and for one that only counts.
   template <typename Model>
   void train_pass(Model& model, const TokenRows& tokens, const Answers& answers, const SamplePlace& place);
@@ -82,7 +86,8 @@ class Gpt {
   std::unique_ptr<EmbeddingUnit<T>> embedding_;
   std::vector<std::unique_ptr<HiddenUnit<T>>> blocks_;
   std::unique_ptr<HiddenUnit<T>> final_;
-  std::vector<tessera::nn::MatrixView<T>> hidden_;  // what each block gets, and the last one's output
+  // Each block's input, and the last one's output; where blocks save their inputs, two in turns.
+  std::vector<tessera::nn::MatrixView<T>> hidden_;
   tessera::nn::ActivationStack stack_;
 };
 

@@ -19,6 +19,9 @@ struct GptShape {
   float dropout = 0.0f;
   std::uint64_t dropout_seed = 0;
   bool activation_checkpointing = false;
+  // With checkpointing, blocks leave their input to their backward windows in memory that the plan moves
+  // (Offload::activations), and activations hold two of them.
+  bool blocks_save_inputs = false;
   std::vector<std::string> fp32_units = {};  // shell patterns over unit_names()
 };
 

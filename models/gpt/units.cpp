@@ -67,7 +67,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
                const SequenceBatch& sequences) override {
     std::optional<nn::ScratchScope> only_y;
     if (window.recomputes()) only_y.emplace(stack);
-    const MatrixView<const P> own_x = read_as<P>(window, stack, x);
+    const MatrixView<const P> own_x = read_as<P>(window, stack, kept(window, x));
     const MatrixView<P> own_y = place_for<P>(stack, y);
     layer_.forward(window, stack, own_x, own_y, sequences);
     deliver(window, own_y, y);
@@ -82,6 +82,18 @@ class HiddenUnitIn final : public HiddenUnit<T> {
   }
 
  private:
+  // x itself, or, in a unit that saves it, the copy that stays until the backward window.
+  static MatrixView<const T> kept(Window& window, MatrixView<const T> x) {
+    if (window.kind() == tessera::plan::WindowKind::evaluate) return x;
+    const std::span<std::byte> saved = window.saved();
+    if (saved.empty()) return x;
+    const MatrixView<T> copy{reinterpret_cast<T*>(saved.data()), x.rows, x.columns};
+    if (window.kind() == tessera::plan::WindowKind::forward) {
+      tessera::kernels::copy(window.stream(), copy.data, x.data, tessera::Bytes(sizeof(T) * x.elements()));
+    }
+    return copy;
+  }
+
   Layer layer_;
 };
 

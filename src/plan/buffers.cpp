@@ -407,6 +407,31 @@ void add_whole(Plan& plan, BufferList& list) {
   }
 }
 
+// Units whose values stand in the host's memory between their windows take turns in slots.
+void add_saved(Plan& plan, BufferList& list) {
+  std::vector<Bytes> sizes(saved_slots);
+  std::vector<std::size_t> moved;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const UnitSpec& spec = plan.units[unit];
+    if (spec.saved == Bytes(0)) continue;
+    if (spec.saved_in == MemorySpace::device) {
+      plan.unit_buffers[unit][Role::saved].buffer = list.add(spec.name + ".saved", Category::activations, spec.saved);
+      continue;
+    }
+    plan.unit_buffers[unit][Role::saved_home] = {
+        .buffer = list.add(spec.name + ".saved", Category::offloaded, spec.saved, MemorySpace::host),
+        .space = MemorySpace::host};
+    Bytes& size = sizes[moved.size() % saved_slots];
+    size = std::max(size, spec.saved);
+    moved.push_back(unit);
+  }
+  const std::size_t first = plan.buffers.size();
+  for (std::size_t slot = 0; slot < std::min(moved.size(), saved_slots); ++slot)
+    list.add(fmt::format("saved{}", slot), Category::activations, sizes[slot]);
+  for (std::size_t i = 0; i < moved.size(); ++i)
+    plan.unit_buffers[moved[i]][Role::saved].buffer = first + i % saved_slots;
+}
+
 void add_programs(Plan& plan, BufferList& list) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     const std::string prefix = plan.programs.size() == 1 ? "" : plan.programs[program].name + ".";
@@ -546,6 +571,7 @@ void make_buffers(Plan& plan) {
   add_whole(plan, list);
   add_programs(plan, list);
   add_host_updates(plan, list);
+  add_saved(plan, list);
   if (plan.options.activations > Bytes(0)) {
     plan.activations = list.add("activations", Category::activations, plan.options.activations);
   }

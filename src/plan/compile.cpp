@@ -439,6 +439,17 @@ std::string_view place_in_words(MemorySpace space) {
   return space == MemorySpace::disk ? "on disk" : "in the host's memory";
 }
 
+void check_saved(const Plan& plan) {
+  if (plan.options.offload.activations == MemorySpace::device) return;
+  const bool any = std::any_of(plan.units.begin(), plan.units.end(),
+                               [](const UnitSpec& unit) { return unit.saved_in == MemorySpace::host; });
+  if (any) return;
+  throw UsageError(
+      "offload.activations is host, and no unit says what its forward window leaves to its backward one: add units "
+      "with "
+      "UnitOptions::saved, or leave activations on the device");
+}
+
 void check_updates(const Plan& plan) {
   const MemorySpace asked = plan.options.offload.update;
   if (asked == MemorySpace::device) return;
@@ -481,12 +492,20 @@ void resolve_spaces(Plan& plan) {
     unit.states_in = unit.states_in.value_or(moves ? offload.optimizer : MemorySpace::device);
     unit.masters_in = unit.masters_in.value_or(moves && can ? offload.masters : MemorySpace::device);
     moves_masters = moves_masters || unit.masters_in != MemorySpace::device;
+    unit.saved_in = unit.saved_in.value_or(moves ? offload.activations : MemorySpace::device);
+    if (unit.saved == Bytes(0)) unit.saved_in = MemorySpace::device;
+    if (unit.saved_in == MemorySpace::disk) {
+      throw UsageError(fmt::format(
+          "what unit {} saves is to stand on disk: activations go to the host's memory (offload.activations, saved_in)",
+          unit.name));
+    }
     const bool stands_there =
         unit.masters_in == MemorySpace::host &&
         (!plan.trains(index) || plan.unit_states(index).empty() || unit.states_in == MemorySpace::host);
     if (stands_there) unit.updates_in = offload.update;
   }
   check_updates(plan);
+  check_saved(plan);
   if (offload.masters == MemorySpace::device || offload.units == 0 || moves_masters) return;
   if (sees_whole) {
     throw UsageError(

@@ -139,6 +139,8 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     moved("states", *unit.states_in);
     moved("masters", *unit.masters_in);
     moved("updated", unit.updates_in);
+    if (unit.saved > Bytes(0)) fmt::format_to(std::back_inserter(out), " saves {}", unit.saved.count());
+    moved("saved", *unit.saved_in);
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {

@@ -8,6 +8,7 @@
 #include "plan/fragments.hpp"
 #include "plan/ranges.hpp"
 #include "plan/residency.hpp"
+#include "plan/saved.hpp"
 
 namespace tessera::plan {
 
@@ -103,6 +104,10 @@ class Emitter {
   void release(const std::vector<Visit>& visits, StreamId stream = StreamId::evict);
   static StreamId stream_of_casts(AxisSet known) { return known.empty() ? StreamId::compute : StreamId::gather; }
   // These are for what the host's processors update.
+  void move_saved(const SavedMoves& moves, std::size_t position);
+  Access saved(AccessMode mode, std::size_t unit, Role role = Role::saved) const {
+    return {fixed_range(buffers(unit)[role].buffer, Bytes(0), plan_.units[unit].saved), mode, unit, role};
+  }
   void bring_to_host(std::size_t unit);
   void bring_scalars_to_host();
   void bring_from_host(std::size_t unit, Part part);
@@ -267,6 +272,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     stays = residency(windows, slots, gathering(plan_));
   }
   const std::vector<bool> closing = closes(windows);
+  const SavedMoves saved = saved_moves(plan_, windows);
   std::vector<bool> added(plan_.units.size(), false);
   const bool local = plan_.accumulation(program_) == AccumulationMode::local;
 
@@ -288,6 +294,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     if (gathers && stays[position].release_after) {
       release(StreamId::compute, whole(AccessMode::discard, use.unit, Role::parameters));
     }
+    move_saved(saved, position);
     if (use.kind != WindowKind::backward || !trains(use.unit)) continue;
     if (!closing[position]) continue;
     const bool accumulating = accumulates(plan_, use.unit);
@@ -336,6 +343,10 @@ Operation& Emitter::window(const WindowUse& use) {
   window.window = use.kind;
   window.resumes = use.resumes;
   window.accesses = {whole(AccessMode::read, unit, Role::parameters)};
+  if (buffers(unit)[Role::saved].exists() && use.kind != WindowKind::evaluate) {
+    const bool begins = use.kind == WindowKind::forward && !use.resumes;
+    window.accesses.push_back(saved(begins ? AccessMode::write : AccessMode::update, unit));
+  }
   if (has_untrained(unit)) window.accesses.push_back(untrained(AccessMode::update, unit));
   for (const std::size_t around : open_) {
     if (around != unit) window.accesses.push_back(whole(AccessMode::read, around, Role::parameters));
@@ -699,6 +710,21 @@ void Emitter::release(const std::vector<Visit>& visits, StreamId stream) {
     if (slot.role == Role::master_slot && !again) {
       release(stream, whole(AccessMode::discard, slot.unit, Role::master_slot));
     }
+  }
+}
+
+// Behind the window at this position of a pass.
+void Emitter::move_saved(const SavedMoves& moves, std::size_t position) {
+  const SavedMoves::Window& here = moves.windows[position];
+  if (here.leaves) {
+    add(OperationKind::transfer, StreamId::evict, *here.leaves).accesses = {
+        saved(AccessMode::read, *here.leaves), saved(AccessMode::write, *here.leaves, Role::saved_home)};
+    release(StreamId::evict, saved(AccessMode::discard, *here.leaves));
+  }
+  if (here.ends) release(StreamId::compute, saved(AccessMode::discard, *here.ends));
+  if (here.comes) {
+    add(OperationKind::transfer, StreamId::fetch, *here.comes).accesses = {
+        saved(AccessMode::read, *here.comes, Role::saved_home), saved(AccessMode::write, *here.comes)};
   }
 }
 

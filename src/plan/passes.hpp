@@ -12,6 +12,10 @@ std::vector<Trainable> trainable_units(const std::vector<UnitSpec>& units);
 // while another's are used.
 inline constexpr std::size_t update_slots = 2;
 
+// Units whose forward windows leave values to their backward ones in the host's memory take turns in so many slots: a
+// unit's values travel while another's window runs.
+inline constexpr std::size_t saved_slots = 2;
+
 // Forms the groups of units whose optimizer sees tensors whole, and gives each tensor an owner: fills whole_groups.
 void make_whole_groups(Plan& plan);
 // The units that an update of the program visits, in its order: those of a group follow each other. no_program: those

@@ -53,6 +53,8 @@ std::string_view to_string(Role role) {
     case Role::widened: return "widened";
     case Role::host_gradient: return "gradient of the host";
     case Role::host_rounded: return "rounded on the host";
+    case Role::saved: return "saved";
+    case Role::saved_home: return "saved in the host's memory";
     case Role::direction: return "direction";
     case Role::whole: return "whole";
     case Role::workspace: return "workspace";

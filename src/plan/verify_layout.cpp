@@ -185,14 +185,16 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   const bool is_whole_blocks = elements % block == 0 && layout.shard_elements(Part::trained) % block == 0;
   Bytes size = size_of(content.type) * (elements / block) * shards_of(plan, unit, content.over);
   if (content.begin > 0) size = packed_size(plan, unit, content);
+  if (role == Role::saved || role == Role::saved_home) size = plan.units[unit].saved;
   if (role == Role::untrained) size = size_of(content.type) * layout.buffer_elements();
   if (role == Role::widened) {
     const std::size_t shards = shards_of(plan, unit, sharding_of(plan.options).optimizer & owned(plan, unit));
     size = Bytes(4) * std::min(layout.shard_elements(Part::trained) * shards, widened_elements);
   }
   if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
-  const bool fits = is_slot(buffer) ? size <= buffer.size : size == buffer.size;
-  const bool waits_on_host = role == Role::host_gradient || role == Role::host_rounded;
+  const bool shared = role == Role::saved && plan.unit_buffers[unit][Role::saved_home].exists();
+  const bool fits = is_slot(buffer) || shared ? size <= buffer.size : size == buffer.size;
+  const bool waits_on_host = role == Role::host_gradient || role == Role::host_rounded || role == Role::saved_home;
   const MemorySpace space = role == Role::state    ? *plan.units[unit].states_in
                             : role == Role::master ? *plan.units[unit].masters_in
                             : waits_on_host        ? MemorySpace::host
@@ -277,8 +279,8 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::all_gather, read, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
       {K::all_gather, write, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
       {K::window, read, {parameters, scalars, collected}},
-      {K::window, update, {untrained, gradient_slot}},
-      {K::window, write, {collected}},
+      {K::window, update, {untrained, gradient_slot, saved}},
+      {K::window, write, {collected, saved}},
       {K::collective, read, {collected}},
       {K::collective, write, {collected}},
       {K::prepare_gradient, write, {gradient_slot}},
@@ -315,11 +317,12 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::outer_update, update, {anchor, outer_momentum}},
       {K::outer_update, write, {master, master_slot}},
       {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, master_slot}},
-      {K::release, discard, {encoded, direction, whole}},
+      {K::release, discard, {encoded, direction, whole, saved}},
       {K::broadcast, update, {untrained}},
       {K::transfer, read, {master, master_slot, state, state_slot, gradient, scalars, host_rounded}},
+      {K::transfer, read, {saved, saved_home}},
       {K::transfer, write, {master, master_slot, state, state_slot, host_gradient, host_scalars}},
-      {K::transfer, write, {kept, parameters, encoded}},
+      {K::transfer, write, {kept, parameters, encoded, saved, saved_home}},
   };
   return std::any_of(std::begin(all), std::end(all), [&](const Operands& some) {
     return some.kind == kind && some.mode == access.mode &&
@@ -409,6 +412,17 @@ Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, boo
   return {plan.collected, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
+// A forward window writes what its unit saves, and whoever computes with it later has it to read and write.
+bool has_saved(const Plan& plan, const Operation& operation) {
+  if (operation.kind != OperationKind::window || operation.window == WindowKind::evaluate) return true;
+  if (plan.units[operation.unit].saved == Bytes(0)) return true;
+  const bool begins = operation.window == WindowKind::forward && !operation.resumes;
+  return std::any_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+    return access.role == Role::saved && access.tenant == operation.unit &&
+           access.mode == (begins ? AccessMode::write : AccessMode::update);
+  });
+}
+
 // A window writes what it brings, and reads what came; the collective is one of its unit's that belong to its kind.
 bool is_collected(const Plan& plan, const Operation& operation, const Access& access) {
   const UnitSpec& unit = plan.units[access.tenant];
@@ -495,6 +509,8 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
   if (access.role == Role::whole) {
     return range == fixed_range(range.buffer, Bytes(0), room_of_group(plan, access.tenant, Role::whole));
   }
+  if (access.role == Role::saved || access.role == Role::saved_home)
+    return range == fixed_range(range.buffer, Bytes(0), plan.units[access.tenant].saved);
   if (access.role == Role::untrained || access.role == Role::workspace || access.role == Role::widened) {
     return range == fixed_range(range.buffer, Bytes(0), plan.buffers[range.buffer].size);
   }
@@ -693,13 +709,17 @@ bool is_a_visit(const Plan& plan, const Operation& operation, std::size_t move) 
          space_of(home) != MemorySpace::device && space_of(slot) == MemorySpace::device;
 }
 
-// An update by the host's processors takes a gradient and the step's scalars, and gives parameters: each travels by
-// itself.
-bool is_for_host_updates(const Operation& operation) {
+// An update by the host's processors takes a gradient and the step's scalars, and gives parameters; what a unit saves
+// goes and comes. Each travels by itself.
+bool moves_alone(const Operation& operation) {
   if (operation.accesses.size() != 2) return false;
   const Access &from = operation.source(), &to = operation.target();
   const bool is_one = from.mode == AccessMode::read && to.mode == AccessMode::write && from.tenant == operation.unit &&
                       to.tenant == operation.unit && from.range.size == to.range.size;
+  if (is_one && (from.role == Role::saved || to.role == Role::saved)) {
+    const bool fetches = operation.stream == StreamId::fetch;
+    return (fetches ? from : to).role == Role::saved_home && (fetches ? to : from).role == Role::saved;
+  }
   if (operation.stream == StreamId::fetch) {
     const bool is_read = to.role == Role::kept || to.role == Role::parameters || to.role == Role::encoded;
     return is_one && from.role == Role::host_rounded && is_read;
@@ -738,7 +758,7 @@ bool is_in_its_space(const Plan& plan, EventPoint here) {
                        [&](const Access& access) { return plan.buffers[access.range.buffer].space == space; });
   }
   if (!is_transferring(operation.stream) || operation.accesses.size() % 2 != 0) return false;
-  if (is_for_host_updates(operation)) return true;
+  if (moves_alone(operation)) return true;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     if (!is_a_visit(plan, operation, move)) return false;
   }
@@ -756,6 +776,7 @@ void check_shape(const Plan& plan, EventPoint here, const Report& report) {
   if (!is_sum(plan, operation)) object("not a sum of gradients in the wire's type");
   if (!forms_sums_in_fp32(plan, operation)) object("not a sum in fp32");
   if (!is_in_its_space(plan, here)) object("not between memories as its stream says");
+  if (!has_saved(plan, operation)) object("not with what its unit saves");
   if (!is_in_place(operation)) object("not in place");
   if (!is_of_one_share(plan, operation)) object("not of the same elements");
   if (!is_rounded_on_its_way(plan, operation)) object("not by way of what travels");

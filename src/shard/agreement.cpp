@@ -55,9 +55,11 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   lines.add("overlap_reduction", options.overlap_reduction);
   lines.add("bucket_cap", text(options.bucket_cap));
   if (options.offload != Offload{}) {
-    lines.add("offload", fmt::format("optimizer to the {}, masters to the {}, update on the {}, of {} units",
-                                     to_string(options.offload.optimizer), to_string(options.offload.masters),
-                                     to_string(options.offload.update), options.offload.units));
+    lines.add(
+        "offload",
+        fmt::format("optimizer to the {}, masters to the {}, update on the {}, activations to the {}, of {} units",
+                    to_string(options.offload.optimizer), to_string(options.offload.masters),
+                    to_string(options.offload.update), to_string(options.offload.activations), options.offload.units));
   }
   lines.add("activations", to_string(options.activations));
   lines.add("checkpointing", to_string(options.checkpointing));
@@ -105,6 +107,10 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
       lines.add("reshard_after_forward of unit " + unit.name, to_string(*unit.reshard_after_forward));
     if (unit.recompute) lines.add("recompute of unit " + unit.name, "yes");
     if (unit.states_in) lines.add("states of unit " + unit.name + " in", to_string(*unit.states_in));
+    if (unit.saved > Bytes(0)) {
+      lines.add("saved of unit " + unit.name, fmt::format("{}, {}", to_string(unit.saved),
+                                                          unit.saved_in ? to_string(*unit.saved_in) : "as the model"));
+    }
     if (unit.masters_in) lines.add("masters of unit " + unit.name + " in", to_string(*unit.masters_in));
     if (!unit.apart.empty()) {
       lines.add("unit " + unit.name + " apart", to_string(unit.apart) + ", with tensors under " + unit.prefix);

@@ -153,6 +153,13 @@ OpenWindow::View OpenWindow::parameter(const Parameter& parameter, std::optional
   return view(plan_.unit_buffers[current_->use.unit][plan::Role::parameters].buffer, index, actual);
 }
 
+std::span<std::byte> OpenWindow::saved() {
+  const std::size_t unit = current_->use.unit;
+  const plan::Content& saved = plan_.unit_buffers[unit][plan::Role::saved];
+  if (!saved.exists()) return {};
+  return {memory_.base(saved.buffer), plan_.units[unit].saved.count()};
+}
+
 OpenWindow::View OpenWindow::gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) {
   const std::size_t unit = current_->use.unit;
   const std::size_t index = this->unit().index_of(parameter);

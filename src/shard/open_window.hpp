@@ -101,6 +101,7 @@ class OpenWindow final : public WindowView {
   View parameter(const Parameter& parameter, std::optional<DType> type) override;
   View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) override;
   std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
+  std::span<std::byte> saved() override;
   View contribution(const Collective& collective, std::optional<DType> type) override;
   Stream& stream() override { return compute_; }
   void join(Stream& other) override;

@@ -42,7 +42,7 @@ const Precision& RecordedPass::precision_of(const Unit& unit) const {
 }
 
 RecordedPass::UnitOffsets RecordedPass::offsets_of(const Unit& unit) const {
-  UnitOffsets offsets{.parameters = {}, .gradients = {}, .buffers = {}, .collectives = {}, .end = {}};
+  UnitOffsets offsets{.parameters = {}, .gradients = {}, .buffers = {}, .collectives = {}, .saved = {}, .end = {}};
   const auto place = [&](std::vector<Bytes>& list, Bytes size) {
     list.push_back(offsets.end);
     offsets.end = round_up(offsets.end + size, alignment);
@@ -57,6 +57,7 @@ RecordedPass::UnitOffsets RecordedPass::offsets_of(const Unit& unit) const {
   for (const Collective* each : unit.collectives()) {
     place(offsets.collectives, each->spec().bytes() * ranks);
   }
+  offsets.saved = std::exchange(offsets.end, round_up(offsets.end + unit.options().saved, alignment));
   return offsets;
 }
 

@@ -51,6 +51,7 @@ class RecordedPass final : public WatchedPass {
     std::vector<Bytes> gradients;
     std::vector<Bytes> buffers;
     std::vector<Bytes> collectives;  // what each rank brings
+    Bytes saved;
     Bytes end;
   };
 
@@ -67,6 +68,7 @@ class RecordedPass final : public WatchedPass {
     View parameter(const Parameter& parameter, std::optional<DType> type) override;
     View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) override;
     std::span<float> values(const Buffer& buffer) override;
+    std::span<std::byte> saved() override { return {at(offsets().saved), unit().options().saved.count()}; }
     View contribution(const Collective& collective, std::optional<DType> type) override;
     const float* loss_scale() override { return pass_.loss_scale_; }
     Stream& stream() override { return pass_.stream_; }

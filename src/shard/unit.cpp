@@ -151,6 +151,8 @@ plan::UnitSpec Unit::spec() const {
                       .optimizer_states = std::nullopt,
                       .states_in = options_.states_in,
                       .masters_in = options_.masters_in,
+                      .saved = options_.saved,
+                      .saved_in = options_.saved_in,
                       .apart = options_.apart,
                       .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->state_specs();

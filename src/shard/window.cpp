@@ -79,6 +79,12 @@ WindowNotes* Window::notes() { return opened().notes(); }
 plan::WindowKind Window::kind() const { return opened().kind(); }
 bool Window::trains(const Parameter& parameter) const { return opened().trains(parameter); }
 std::span<float> Window::buffer(const Buffer& buffer) { return opened().values(buffer); }
+std::span<std::byte> Window::saved() {
+  WindowView& here = opened();
+  if (here.kind() != plan::WindowKind::evaluate) return here.saved();
+  throw UsageError(
+      fmt::format("the evaluation window of unit {} saves nothing: no backward window follows it", unit()));
+}
 TensorMemory Window::raw_contribution(const Collective& collective, std::optional<DType> type) {
   const TensorMemory memory = opened().contribution(collective, type);
   if (collective.options().kind != CollectiveKind::receive) return memory;

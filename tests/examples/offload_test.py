@@ -98,9 +98,10 @@ def check_words(program):
     done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "update,optimizer,masters")
     assert "states and masters in the host's memory, updated there" in done.stdout, done.stdout
     for options, words in [
-            (["--offload", "parameters"], "--offload takes none, or optimizer, masters and update"),
-            (["--offload", "optimizer,"], "--offload takes none, or optimizer, masters and update"),
+            (["--offload", "parameters"], "--offload takes none, or optimizer, masters, update and activations"),
+            (["--offload", "optimizer,"], "--offload takes none, or optimizer, masters, update and activations"),
             (["--offload", "optimizer,update"], "write optimizer,masters,update"),
+            (["--offload", "activations"], "take a GPT with --activation-checkpointing yes"),
             (["--offload", "optimizer,masters,update", *DISK], "leave --offload-to at host"),
             (["--offload", "masters"], "--precision bf16"),
             (["--offload-units", 3], "--offload-units needs --offload"),

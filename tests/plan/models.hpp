@@ -202,6 +202,13 @@ inline Model recomputing_model() {
   return model;
 }
 
+// The same units leave values to their backward windows, of odd sizes, two of which take turns.
+inline Model saving(Model model) {
+  model.name += ", saving";
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) model.units[unit].saved = Bytes(100 + 77 * unit);
+  return model;
+}
+
 // Collectives inside windows, of every kind: several of one unit, of windows that are run again, of a unit
 // with two windows, of one kind of window only, and of evaluation; among all ranks and in each replica.
 inline Model collecting_model() {

@@ -122,6 +122,12 @@ std::vector<Subject> subjects() {
     add(result, offloading_masters_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .gradient_hooks = true});
   }
+  for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
+    for (const Model& model : {chain_model(3), recomputing_model()}) {
+      add(result, saving(model),
+          {.strategy = strategy, .ranks = 2, .micro_batches = 2, .offload = {.activations = MemorySpace::host}});
+    }
+  }
   constexpr Offload updated_there{
       .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .units = 2};
   for (const Strategy strategy : all_strategies) {

@@ -115,6 +115,30 @@ TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
   }
 }
 
+TEST_CASE("what_windows_save_comes_back_from_the_hosts_memory") {
+  Run run = of_16_bits();
+  run.evaluate_every = 2;
+  const Offload saved{.activations = MemorySpace::host};
+  Offload everything = updated_there;
+  everything.activations = MemorySpace::host;
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
+    run.ranks = 3;
+    run.options.strategy = strategy;
+    run.saves = false;
+    const toy::Result reference = toy::train<tessera::bf16>(run);
+    run.saves = true;
+    for (const Offload& offload : {Offload{}, saved, everything}) {
+      run.options.offload = offload;
+      run.options.diagnostics = {.delay_seed = 11, .poison = true, .touch = true};
+      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+      run.options.diagnostics.queue_compute = true;
+      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+    }
+    run.options.offload = {};
+    run.options.diagnostics = {};
+  }
+}
+
 // One unit's states in the host's memory, and several's, beside others' on the device.
 TEST_CASE("units_choose_for_themselves") {
   for (const std::set<std::size_t>& offloaded : {std::set<std::size_t>{1}, std::set<std::size_t>{0, 3}}) {

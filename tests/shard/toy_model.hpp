@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,7 +52,10 @@ class Layer : public tessera::Module {
   // enqueued.
   const Values& forward(tessera::Window& window, const Values& input) {
     x_ = &input;
-    window.stream().submit([this, x = x_, w = window.parameter<T>(weight), b = window.parameter<T>(bias)] {
+    const bool evaluates = window.kind() == tessera::plan::WindowKind::evaluate;
+    window.stream().submit([this, x = x_, saved = evaluates ? std::span<std::byte>() : window.saved(),
+                            w = window.parameter<T>(weight), b = window.parameter<T>(bias)] {
+      if (!saved.empty()) std::memcpy(saved.data(), x->data(), saved.size());
       for (std::size_t r = 0; r < rows_; ++r) {
         for (std::size_t o = 0; o < out_; ++o) {
           float sum = float(b[o]);
@@ -65,7 +69,7 @@ class Layer : public tessera::Module {
 
   const Values& backward(tessera::Window& window, const Values& dy) {
     const std::span<T> none;
-    window.stream().submit([this, &dy, x = x_, w = window.parameter<T>(weight),
+    window.stream().submit([this, &dy, x = input_of(window), w = window.parameter<T>(weight),
                             dw = window.trains(weight) ? window.gradient<T>(weight) : none,
                             db = window.trains(bias) ? window.gradient<T>(bias) : none] {
       std::fill(dx.begin(), dx.end(), 0.0f);
@@ -75,7 +79,7 @@ class Layer : public tessera::Module {
           float sum = 0.0f;
           for (std::size_t r = 0; r < rows_; ++r) {
             const float d = dy[r * out_ + o] * (1.0f - y[r * out_ + o] * y[r * out_ + o]);
-            sum += d * (*x)[r * in_ + i];
+            sum += d * x[r * in_ + i];
             dx[r * in_ + i] += d * float(w[o * in_ + i]);
           }
           if (!dw.empty()) dw[o * in_ + i] = T(sum);
@@ -94,6 +98,12 @@ class Layer : public tessera::Module {
   tessera::Parameter weight, bias;
 
  private:
+  // Where the unit saves it, what it has saved.
+  const float* input_of(tessera::Window& window) const {
+    const std::span<std::byte> saved = window.saved();
+    return saved.empty() ? x_->data() : reinterpret_cast<const float*>(saved.data());
+  }
+
   std::size_t in_, out_, rows_;
   const Values* x_ = nullptr;
 
@@ -114,6 +124,7 @@ struct Run {
   std::set<std::size_t> frozen = {};      // layers whose weight (even ones) or all of which (odd ones) is frozen
   std::set<std::size_t> in_replica = {};  // layers that each replica has of its own
   std::set<std::size_t> offloaded = {};   // layers whose optimizer's states stand in the host's memory
+  bool saves = false;                     // layers leave their input to their backward windows
   bool rounds = true;                     // whether the optimizer writes parameters of 16 bits, too
   std::function<std::unique_ptr<tessera::Optimizer>(float clip)> optimizer = {};  // none: AdamW
 };
@@ -176,6 +187,7 @@ void add_layers(tessera::FullyShard& model, std::vector<std::unique_ptr<L>>& lay
     if (run.frozen.contains(l)) layers[l]->weight.set_frozen(true);
     if (run.frozen.contains(l) && l % 2 == 1) layers[l]->bias.set_frozen(true);
     tessera::UnitOptions unit;
+    if (run.saves) unit.saved = tessera::Bytes(sizeof(float) * 3 * run.widths[l]);
     if (run.in_replica.contains(l)) unit.apart = tessera::Axis::replicate;
     if (run.offloaded.contains(l)) unit.states_in = tessera::MemorySpace::host;
     if (!run.precisions.empty()) unit.precision = run.precisions[l % run.precisions.size()];

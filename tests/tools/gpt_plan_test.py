@@ -19,6 +19,8 @@ PRESET = ["--layers", 1, "--dim", 24, "--heads", 2, "--seq", 7, "--vocabulary", 
 # (ranks, model, options of both)
 CASES = [(1, SHAPE, []), (3, SHAPE, ["--precision", "bf16", "--batch", 5]),
          (2, SHAPE, ["--strategy", "ddp", "--activation-checkpointing", "yes", "--batch", 3]),
+         (2, ["--layers", 4, *SHAPE[2:]],
+          ["--activation-checkpointing", "yes", "--offload", "activations", "--precision", "bf16", "--batch", 3]),
          (2, SHAPE, ["--strategy", "zero1", "--precision", "fp16", "--accumulate-mode", "reduced"]),
          (2, SHAPE, ["--strategy", "zero2", "--optimizer", "sgd"]),
          (3, SHAPE, ["--prefetch", 2, "--reshard-after-forward", "no"]),

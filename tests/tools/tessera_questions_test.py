@@ -332,6 +332,20 @@ class Fit(unittest.TestCase):
         text = plan_runs.run(TOOL, *GPT, "--world", 4, "--offload", "optimizer", "--compare").stdout
         self.assertRegex(text, "(?m)^offloaded .*\n(.*\n)*on the device .*\nto the device and back ")
 
+    def test_inputs_of_blocks_that_are_recomputed_go_to_the_host(self):
+        options = ["--model", "gpt2-124m", "--world", 2, "--precision", "bf16", "--batch", 2, "--activation-checkpointing", "yes"]
+        here, there = plan(*options), plan(*options, "--offload", "activations")
+        block = 2 * 1024 * 768 * 2
+        self.assertEqual(there["categories"]["offloaded"], 12 * block)
+        self.assertEqual(here["categories"]["activations"] - there["categories"]["activations"], (13 - 2 - 2) * block)
+        self.assertEqual((there["traffic"]["evicted"], there["traffic"]["fetched"]), (10 * block, 10 * block))
+        limit = there["peak"] - there["host"]
+        search = ["--model", "gpt2-124m", "--world", 2, "--precision", "bf16", "--strategy", "fsdp", "--prefetch", 1,
+                  "--reshard-after-forward", "yes", "--activation-checkpointing", "yes", "--offload", "activations"]
+        self.assertEqual([entry["batch"] for entry in plan(*search, "--fit", limit)["fits"]], [2])
+        refused = plan_runs.run(TOOL, *options[:-2], "--offload", "activations")
+        self.assertIn("take a GPT with --activation-checkpointing yes", refused.stderr)
+
     def test_what_stands_on_disk_is_in_the_tables_and_takes_the_disks_time(self):
         options = ["--model", "gpt2-124m", "--world", 4, "--precision", "bf16", "--batch", 1, "--strategy", "zero2",
                    "--activation-checkpointing", "no"]

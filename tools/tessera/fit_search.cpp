@@ -157,7 +157,7 @@ class Search {
   // Returns the setting with what has to move: the optimizer's states of as few units as will do, of all and as few
   // units' masters else. Where that is not enough, the smallest of them.
   FitCandidate moving_what_must(FitCandidate candidate) {
-    const std::size_t units = question_.subject.model(false).units.size();
+    const std::size_t units = question_.subject.model(question_.setting).units.size();
     const Setting before = candidate.setting;
     for (const tessera::Offload& offload : what_may_move(before.options)) {
       const auto of_units = [&](std::size_t count) {
@@ -205,7 +205,14 @@ class Search {
                              .moved_in_replica = sent.moved_in_replica,
                              .transferred = sent.fetched + sent.evicted};
       candidate.setting.batch = batch;
-      add_activations(candidate);
+      if (setting.options.offload.activations != tessera::MemorySpace::device) {
+        const plan::Plan with = compile(tools::compile_input(question_.subject, candidate.setting, states_));
+        candidate.memory = plan::memory(with);
+        const Traffic more = traffic(with);
+        candidate.transferred = more.fetched + more.evicted;
+      } else {
+        add_activations(candidate);
+      }
       const double samples =
           static_cast<double>(batch * planned.gradient_divisor(0)) / static_cast<double>(planned.training_ranks());
       candidate.moved_per_sample = static_cast<double>((candidate.moved + candidate.transferred).count()) / samples;
@@ -218,7 +225,7 @@ class Search {
 
   // The plan is one without activations.
   plan::CompileInput compile_input(const Setting& setting) const {
-    models::Model model = question_.subject.model(setting.activation_checkpointing);
+    models::Model model = question_.subject.model(setting);
     note_whole_tensors(model.units, setting);
     return {std::move(model.units), {std::move(model.program)}, setting.options, states_};
   }

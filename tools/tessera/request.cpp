@@ -52,17 +52,22 @@ std::size_t Subject::seq() const {
   return shape == nullptr ? 0 : shape->seq;
 }
 
-models::GptShape Subject::gpt_shape(bool activation_checkpointing) const {
+bool Subject::saves_inputs(const Setting& setting) const {
+  return is<models::GptShape>() && setting.activation_checkpointing;
+}
+
+models::GptShape Subject::gpt_shape(const Setting& setting) const {
   models::GptShape shape = std::get<models::GptShape>(shape_);
-  shape.activation_checkpointing = activation_checkpointing;
+  shape.activation_checkpointing = setting.activation_checkpointing;
+  shape.blocks_save_inputs = setting.options.offload.activations == tessera::MemorySpace::host;
   return shape;
 }
 
-models::Model Subject::model(bool activation_checkpointing) const {
-  if (is<models::GptShape>()) return models::gpt(gpt_shape(activation_checkpointing));
+models::Model Subject::model(const Setting& setting) const {
+  if (is<models::GptShape>()) return models::gpt(gpt_shape(setting), setting.options.precision, setting.batch);
   if (const auto* shape = std::get_if<models::VisionShape>(&shape_)) return models::vision(*shape);
   if (const auto* shape = std::get_if<models::LlamaShape>(&shape_)) {
-    return models::llama(*shape, activation_checkpointing);
+    return models::llama(*shape, setting.activation_checkpointing);
   }
   return std::get<models::Model>(shape_);
 }
@@ -72,7 +77,7 @@ Bytes Subject::activations(const Setting& setting) const {
   if (const auto* shape = std::get_if<models::VisionShape>(&shape_)) {
     return models::vision_activations(*shape, setting.options.precision, setting.batch);
   }
-  return models::gpt_activations(gpt_shape(setting.activation_checkpointing), setting.options.precision, setting.batch);
+  return models::gpt_activations(gpt_shape(setting), setting.options.precision, setting.batch);
 }
 
 std::map<WindowKey, Work> Subject::counted_work(const Setting& setting) const {
@@ -108,7 +113,7 @@ void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, const Setti
 
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<tessera::plan::StateSpec>& optimizer_states) {
-  models::Model model = subject.model(setting.activation_checkpointing);
+  models::Model model = subject.model(setting);
   tessera::plan::CompileInput input{
       std::move(model.units), {std::move(model.program)}, setting.options, optimizer_states};
   input.options.activations = subject.activations(setting);
@@ -539,6 +544,8 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     check_parameters_alone(line);
   } else {
     request.subject = subject_of(line, model);
+    tessera::trainer::check_offloaded_activations(request.setting.options.offload,
+                                                  request.subject->saves_inputs(request.setting));
     note_unread(line, request);
     request.setting.seq = model.seq.value_or(default_seq(*request.subject));
     if (request.time.machine) request.setting.device = find_machine(*request.time.machine).device();

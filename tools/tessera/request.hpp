@@ -45,10 +45,12 @@ class Subject {
   bool counts_activations() const { return is<models::GptShape>() || sees_images(); }
   bool recomputes() const { return has_tokens(); }  // has a form with recomputation
   std::size_t seq() const;                          // tokens of a sequence, where it has them by itself; else 0
+  // Blocks of the setting are recomputed from inputs that they save.
+  bool saves_inputs(const Setting& setting) const;
   bool has_tokens() const { return is<models::GptShape>() || is<models::LlamaShape>(); }
   bool sees_images() const { return is<models::VisionShape>(); }
 
-  models::Model model(bool activation_checkpointing) const;
+  models::Model model(const Setting& setting) const;
   // 0 where they are not counted.
   tessera::Bytes activations(const Setting& setting) const;
   // Returns what windows compute, as the model's own pass counts it; empty where that is worked out from shapes.
@@ -61,7 +63,7 @@ class Subject {
     return std::holds_alternative<Kind>(shape_);
   }
   Subject(std::string name, Shape shape) : name_(std::move(name)), shape_(std::move(shape)) {}
-  models::GptShape gpt_shape(bool activation_checkpointing) const;
+  models::GptShape gpt_shape(const Setting& setting) const;
 
   std::string name_;
   Shape shape_;

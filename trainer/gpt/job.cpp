@@ -15,6 +15,7 @@
 #include "tessera/base/error.hpp"
 #include "tessera/nn/with_element.hpp"
 #include "tessera/trainer/fit.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
@@ -187,6 +188,7 @@ GptShape shape_of(const GptOptions& options, const TokenData& data) {
           .dropout = static_cast<float>(options.dropout),
           .dropout_seed = options.run.seed,
           .activation_checkpointing = options.activation_checkpointing,
+          .blocks_save_inputs = options.run.offload.activations == tessera::MemorySpace::host,
           .fp32_units = options.fp32_units};
 }
 
@@ -247,6 +249,7 @@ Bytes batch_bytes(const Job& job) {
 Job make_job(const GptOptions& options) {
   const RunOptions& run = options.run;
   require_data_is_no_output(run, path_of(options.data));
+  check_offloaded_activations(run.offload, options.activation_checkpointing);
   Job job{.options = options, .data = load_tokens(options)};
   if (needs_fingerprint(run)) job.options.run.data_fingerprint = fingerprint_of(path_of(options.data));
   const std::size_t samples = job.data.parts.training.size();

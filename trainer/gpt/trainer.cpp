@@ -161,7 +161,7 @@ class GptTraining final : public Training {
         writer_(job, world),
         sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)),
         model_(world, job.sharding) {
-    gpt_.add_to(model_);
+    gpt_.add_to(model_, job.options.run.batch);
   }
 
   tessera::FullyShard& model() override { return model_; }

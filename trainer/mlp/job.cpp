@@ -10,6 +10,7 @@
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/labelled_batches.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
@@ -124,6 +125,7 @@ MlpShape shape_of(const Job& job) {
 
 Job make_job(const MlpOptions& options) {
   const RunOptions& run = options.run;
+  check_offloaded_activations(run.offload, false);
   Job job{.options = options, .data = {}};
   if (options.data != "synthetic") {
     const bool shipped = options.data == "digits";

@@ -34,13 +34,15 @@ tessera::Offload offload_of(const std::string& text) {
   for (std::string_view rest = text;;) {
     const std::size_t end = rest.find(',');
     const std::string_view word = rest.substr(0, end);
-    MemorySpace* const space = word == "optimizer" ? &offload.optimizer
-                               : word == "masters" ? &offload.masters
-                               : word == "update"  ? &offload.update
-                                                   : nullptr;
+    MemorySpace* const space = word == "optimizer"     ? &offload.optimizer
+                               : word == "masters"     ? &offload.masters
+                               : word == "update"      ? &offload.update
+                               : word == "activations" ? &offload.activations
+                                                       : nullptr;
     if (space == nullptr) {
       throw OptionError(fmt::format(
-          "--offload takes none, or optimizer, masters and update with commas between them, not \"{}\"", text));
+          "--offload takes none, or optimizer, masters, update and activations with commas between them, not \"{}\"",
+          text));
     }
     *space = MemorySpace::host;
     if (end == std::string_view::npos) return offload;
@@ -51,11 +53,11 @@ tessera::Offload offload_of(const std::string& text) {
 }  // namespace
 
 void add_offload_options(CommandLine& line, tessera::Offload& offload, std::filesystem::path& disk) {
-  line.take({"--offload", "none|optimizer,masters,update",
+  line.take({"--offload", "none|optimizer,masters,update,activations",
              "Keep these off the device between updates: the optimizer's states, and the fp32 masters beside "
              "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, or, with "
              "`update`, the host's processors do it where they stand: gradients go there and parameters come back. "
-             "No bit changes [none]"},
+             "Activations: what blocks are recomputed from, between forward and backward. No bit changes [none]"},
             [&offload, &disk](const std::string& text) {
               const std::size_t units = offload.units;
               offload = offload_of(text);
@@ -96,12 +98,21 @@ void check_offload_options(const CommandLine& line, const tessera::Offload& offl
       to_string(precision.masters), precision.masters == tessera::DType::fp32 ? "--precision bf16" : "--masters fp32"));
 }
 
+void check_offloaded_activations(const tessera::Offload& offload, bool blocks_are_recomputed) {
+  if (offload.activations == MemorySpace::device || blocks_are_recomputed) return;
+  throw OptionError(
+      "--offload activations: what goes to the host's memory is what blocks are recomputed from: take a GPT with "
+      "--activation-checkpointing yes, or leave activations on the device");
+}
+
 std::string offload_text(const tessera::Offload& offload) {
   if (offload == tessera::Offload{} || offload.units == 0) return "";
   const bool states = offload.optimizer != MemorySpace::device;
   const bool masters = offload.masters != MemorySpace::device;
+  const bool saved = offload.activations != MemorySpace::device;
   std::string text = states ? ", the optimizer's states" : "";
   if (masters) text += states ? " and masters" : ", masters";
+  if (saved) text += text.empty() ? ", blocks' inputs" : " and blocks' inputs";
   if (offload.units != tessera::Offload{}.units) {
     text += fmt::format(" of the first {}", offload.units == 1 ? "unit" : fmt::format("{} units", offload.units));
   }

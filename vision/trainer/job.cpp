@@ -17,6 +17,7 @@
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/labelled_batches.hpp"
 #include "tessera/trainer/number_text.hpp"
+#include "tessera/trainer/offload_options.hpp"
 #include "tessera/vision/image_folder.hpp"
 #include "tessera/vision/images.hpp"
 #include "trainer/src/fingerprint.hpp"
@@ -317,6 +318,7 @@ void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
 
 Job make_job(const VisionOptions& options) {
   Job job{.options = options, .data = load_images(options)};
+  check_offloaded_activations(options.run.offload, false);
   RunOptions& run = job.options.run;
   run.data_fingerprint = job.data.fingerprint;
   require_enough_samples(run, job.data.name, job.data.training_images);

@@ -110,6 +110,9 @@ struct UnitSpec {
   std::optional<MemorySpace> states_in = std::nullopt;
   std::optional<MemorySpace> masters_in = std::nullopt;
   MemorySpace updates_in = MemorySpace::device;  // and where they are updated; compile() sets it
+  // A micro-batch's forward window leaves so many bytes to the backward one, which stand there in between (Offload).
+  Bytes saved{};
+  std::optional<MemorySpace> saved_in = std::nullopt;  // in a Plan: always set
   // Ranks that differ along these axes have other values of it: experts, or slices of a layer. Gradients are summed
   // along the others alone.
   AxisSet apart = {};

@@ -36,7 +36,7 @@ enum class Category {
   staging,          // what is there for a moment: gradients in the type in which they travel, where that is another
                     // than they are written in; states that the host keeps; tensors that an optimizer sees whole
   buffers,          // state that is not trained
-  activations,      // what the user's layers keep, in a block that they divide up themselves
+  activations,      // what the user's layers keep, in a block that they divide up themselves, and for windows (saved)
   scalars,          // norms, step count, flags
   collectives,      // staging of collectives, where the backend needs any
   // Memory of the host, and last, so that the device's is one stretch.
@@ -79,6 +79,9 @@ enum class Role {
   widened,         // masters of 16 bits in fp32, a stretch at a time, while an update works on it
   host_gradient,   // of what the host's processors update: the reduced gradient in its memory,
   host_rounded,    // … and what masters are rounded to there, on the way to windows
+  saved,           // what forward windows leave to backward ones (UnitSpec::saved): a place, or where it stands in the
+                   // host's memory in between, a slot
+  saved_home,      // there
   direction,       // in an update, several: what this rank's shares bring to tensors that are seen whole; and in the
                    // first what comes back
   whole,           // of a group of units, its first one's: the tensors that this rank owns
@@ -88,7 +91,7 @@ enum class Role {
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other
 };
-inline constexpr std::size_t role_count = 26;
+inline constexpr std::size_t role_count = 28;
 std::string_view to_string(Role role);
 
 // Elements of a stretch of Role::widened: whole blocks of any state.

@@ -29,8 +29,11 @@ struct Offload {
   MemorySpace masters = MemorySpace::device;
   // host: units whose states and masters all stand in the host's memory are updated there, by its processors, beside
   // the device's own updates. Reduced gradients then travel there beside the backward pass, and what windows read comes
-  // back: with bf16 6 or 8 bytes of a parameter in place of 24, and no slots. compile() refuses this where no unit can.
+  // back: with bf16 4 or 6 bytes of a parameter in place of 24, and no slots. compile() refuses this where no unit can.
   MemorySpace update = MemorySpace::device;
+  // host: what forward windows leave to backward ones (UnitOptions::saved) stands there in between, as far as other
+  // units need its place: units take turns in two slots. Copies run beside the windows of others.
+  MemorySpace activations = MemorySpace::device;
   std::size_t units = static_cast<std::size_t>(-1);  // so many; default: all
   friend bool operator==(const Offload&, const Offload&) = default;
 };

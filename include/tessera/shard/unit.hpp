@@ -62,6 +62,11 @@ struct UnitOptions {
   // (parameters of their type) stay on the device: UsageError from finalize() else.
   std::optional<MemorySpace> states_in = std::nullopt;
   std::optional<MemorySpace> masters_in = std::nullopt;
+  // The unit's forward window leaves so many bytes to its backward one (Window::saved()), in the plan's memory: what it
+  // was given, say, where it recomputes the rest. They may stand in the host's memory in between, as saved_in says, or
+  // FullyShardOptions::offload for all. In the host's memory only of units with one forward window a micro-batch.
+  Bytes saved{};
+  std::optional<MemorySpace> saved_in = std::nullopt;
   // Full names of its tensors begin with this; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
 };

@@ -44,6 +44,7 @@ class WatchedWindow : public WindowView {
   View parameter(const Parameter&, std::optional<DType>) override { return {nullptr, 0}; }
   View gradient(const Parameter&, std::optional<DType>, GradientMode) override { return {nullptr, 0}; }
   std::span<float> values(const Buffer&) override { return {}; }
+  std::span<std::byte> saved() override { return {}; }
   View contribution(const Collective&, std::optional<DType>) override { return {nullptr, 0}; }
   const float* loss_scale() override { return nullptr; }
   Stream& stream() override;  // throws UsageError

@@ -133,6 +133,12 @@ class Window {
   // The buffer's values, to read and to write on the stream. Throws UsageError as parameter() does.
   std::span<float> buffer(const Buffer& buffer);
 
+  // UnitOptions::saved bytes, aligned as the arena's buffers, that belong to the unit from its forward window on until
+  // its last backward one closes: written in the first on the stream, read or written in recompute and backward
+  // windows, at one address in all. None of a unit that saves nothing, and where computes() is false. Throws UsageError
+  // in evaluation windows.
+  std::span<std::byte> saved();
+
   // Where this rank writes what it brings to a collective of the unit that comes next (collective.hpp), on the stream.
   // Throws UsageError where another one comes next, or none.
   template <typename T = double>

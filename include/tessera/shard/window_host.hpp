@@ -35,6 +35,7 @@ class WindowView {
   virtual View parameter(const Parameter& parameter, std::optional<DType> type) = 0;
   virtual View gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode) = 0;
   virtual std::span<float> values(const Buffer& buffer) = 0;
+  virtual std::span<std::byte> saved() = 0;
   virtual View contribution(const Collective& collective, std::optional<DType> type) = 0;
   virtual const float* loss_scale() = 0;
   virtual Stream& stream() = 0;
