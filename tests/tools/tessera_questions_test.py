@@ -323,6 +323,10 @@ class Fit(unittest.TestCase):
             other = pathlib.Path(folder) / "other.json"
             other.write_text(json.dumps(machine | {"host_update": 10 * machine["host_update"]}))
             self.assertLess(plan(*on_host, other)["step_seconds"], there["step_seconds"])
+            for machine_of, words in [(other, True), ("h100x8", False)]:
+                quickest = plan_runs.run(TOOL, *options, "--time", "--machine", machine_of, "--fastest", "--fit",
+                                         there["peak"] - there["host"]).stdout
+                self.assertEqual(", updated there" in quickest, words)
             del machine["host_update"]
             other.write_text(json.dumps(machine))
             self.assertIn('add "host_update"', plan_runs.run(TOOL, *on_host, other).stderr)

@@ -139,10 +139,28 @@ std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& s
   return result;
 }
 
+namespace {
+
+// States and masters that are all in the host's memory may be updated there, too: the quicker place.
+TimedSetting timed_where_quickest(const Subject& subject, Setting setting, const std::vector<plan::StateSpec>& states,
+                                  const TimeSetting& time) {
+  using tessera::MemorySpace;
+  TimedSetting here = timed(subject, setting, states, time);
+  tessera::Offload& offload = setting.options.offload;
+  const bool is_known = !time.machine.host_update.empty() || time.machine.to_host.empty();
+  if (offload.optimizer != MemorySpace::host || offload.masters != MemorySpace::host || !is_known) return here;
+  offload.update = MemorySpace::host;
+  TimedSetting there = timed(subject, setting, states, time);
+  return there.step < here.step ? there : here;
+}
+
+}  // namespace
+
 std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<plan::StateSpec>& states,
                                      const TimeSetting& time) {
   std::vector<TimedSetting> result;
-  for (const FitCandidate& candidate : fit.fitting) result.push_back(timed(subject, candidate.setting, states, time));
+  for (const FitCandidate& candidate : fit.fitting)
+    result.push_back(timed_where_quickest(subject, candidate.setting, states, time));
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.rate > b.rate; });
   return result;
 }
