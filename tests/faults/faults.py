@@ -12,6 +12,7 @@ PROGRAMS = {
     "comm": "tests/comm/test_comm",
     "cuda_device": "tests/cuda/test_cuda_device_emulated",
     "cuda_nn": "tests/cuda/test_cuda_nn_emulated",
+    "cuda_strategies": "tests/cuda/test_cuda_strategies_emulated",
     "data": "tests/data/test_data",
     "device": "tests/device/test_device",
     "kernels": "tests/kernels/test_kernels",
@@ -90,8 +91,8 @@ FAULTS = [
           (("plan", "*codes*"),)),
     Fault("an owner works on the first of its tensors alone",
           "src/shard/whole_operations.cpp",
-          "      if (tensor.owner != mine) continue;",
-          "      if (tensor.owner != mine || !owned.empty()) continue;",
+          "each.optimizer->transform(on, each.tensors);",
+          "each.optimizer->transform(on, std::span(each.tensors).first(1));",
           (("shard_matrix", "*whole*"),)),
     # ---- slots and places ----
     Fault("a slot is freed early: before the window that reads it",
@@ -157,6 +158,18 @@ FAULTS = [
           "  ::unlink(name.c_str());\n",
           "",
           whole("device")),
+    Fault("the host's processors begin before gradients have come from the device",
+          "src/shard/operations.cpp",
+          "    device::cuda_queue(on).synchronize();  // what the stream waits for is in the host's memory\n",
+          "",
+          (("cuda_strategies", "*hosts_memory*"),)),
+    Fault("windows save where values stand in between",
+          "src/shard/open_window.cpp",
+          "  const plan::Content& saved = plan_.unit_buffers[unit][plan::Role::saved];\n  if (!saved.exists()) return {};\n",
+          "  const plan::UnitBuffers& has = plan_.unit_buffers[unit];\n"
+          "  const plan::Content& saved = has[has[plan::Role::saved_home].exists() ? plan::Role::saved_home : plan::Role::saved];\n"
+          "  if (!saved.exists()) return {};\n",
+          (("shard_matrix", "*save*"),)),
     # ---- meshes of replicas ----
     Fault("replicas are not summed: each updates with its own gradient",
           "src/plan/emit.cpp",
