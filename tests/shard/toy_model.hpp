@@ -69,9 +69,10 @@ class Layer : public tessera::Module {
 
   const Values& backward(tessera::Window& window, const Values& dy) {
     const std::span<T> none;
-    window.stream().submit([this, &dy, x = input_of(window), w = window.parameter<T>(weight),
+    window.stream().submit([this, &dy, input = x_, saved = window.saved(), w = window.parameter<T>(weight),
                             dw = window.trains(weight) ? window.gradient<T>(weight) : none,
                             db = window.trains(bias) ? window.gradient<T>(bias) : none] {
+      const float* const x = saved.empty() ? input->data() : reinterpret_cast<const float*>(saved.data());
       std::fill(dx.begin(), dx.end(), 0.0f);
       for (std::size_t o = 0; o < out_; ++o) {
         float bias_sum = 0.0f;
@@ -98,12 +99,6 @@ class Layer : public tessera::Module {
   tessera::Parameter weight, bias;
 
  private:
-  // Where the unit saves it, what it has saved.
-  const float* input_of(tessera::Window& window) const {
-    const std::span<std::byte> saved = window.saved();
-    return saved.empty() ? x_->data() : reinterpret_cast<const float*>(saved.data());
-  }
-
   std::size_t in_, out_, rows_;
   const Values* x_ = nullptr;
 
