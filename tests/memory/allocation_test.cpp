@@ -232,6 +232,8 @@ TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_elsewhere") {
     run.options.diagnostics = {.poison = true, .queue_compute = true};
     check<bf16>(run);
     run.options.offload.update = MemorySpace::host;
+    run.options.offload.activations = MemorySpace::host;
+    run.saves = true;
     check<bf16>(run);
     run.options.offload.update = MemorySpace::device;
     run.options.offload.optimizer = MemorySpace::disk;

@@ -210,6 +210,9 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
     run.options.offload.masters = MemorySpace::host;
     check<bf16>(run);
     run.options.offload.update = MemorySpace::host;
+    run.saves = true;
+    check<bf16>(run);
+    run.options.offload.activations = MemorySpace::host;
     check<bf16>(run);
   }
 }

@@ -30,8 +30,8 @@ std::string_view purpose(plan::Category category) {
     case plan::Category::gradient_slots: return "unreduced gradients";
     case plan::Category::staging: return "a gradient in the type in which it travels; what an update has of the host's";
     case plan::Category::buffers: return "state that is not trained, fp32";
-    case plan::Category::activations: return "the layers' own block";
-    case plan::Category::offloaded: return "in the host's memory: states and masters";
+    case plan::Category::activations: return "the layers' own block, and what windows save";
+    case plan::Category::offloaded: return "in the host's memory: states and masters, what travels, what windows save";
     case plan::Category::on_disk: return "in a file: states and masters";
     case plan::Category::checkpoints: return "staging of checkpoints, and the copy that is written";
     case plan::Category::scalars: return "norms and flags";
