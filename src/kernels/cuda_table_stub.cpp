@@ -26,7 +26,7 @@ void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScala
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void muon_direction(void*, const MuonSpans&, const MuonSettings&, const StepScalars*) { refuse(); }
 void muon_apply(void*, float*, const bf16*, std::size_t, const MuonStep&, const StepScalars*) { refuse(); }
-void divide_by_norm(void*, bf16*, std::size_t, const double*, float) { refuse(); }
+void divide_by_norm(void*, const NormedMatrices&) { refuse(); }
 void combine(void*, const Combination&) { refuse(); }
 void round_stochastically(void*, const RoundedSpans&, const StepScalars*) { refuse(); }
 void begin_update(void*, StepScalars*, const NormPartials&, const StepSettings&) { refuse(); }
