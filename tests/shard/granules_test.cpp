@@ -292,11 +292,11 @@ TEST_CASE("granules_train_what_mode_local_does_to_rounding") {
   Run run;
   run.ranks = 4;
   Run local = run;
+  local.options = {.micro_batches = granules / 4, .accumulation = tessera::AccumulationMode::local};
   const Result with = train<float>(run);
   std::mutex mutex;
   Result without;
   tessera::launch({.ranks = 4, .timeout = std::chrono::seconds(20)}, [&](World& world) {
-    local.options = {.micro_batches = granules / 4, .accumulation = tessera::AccumulationMode::local};
     Net<float> net(world, local);
     net.model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = local.clip});
     for (int step = 0; step < local.steps; ++step) {
