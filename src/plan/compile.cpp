@@ -446,8 +446,7 @@ void check_saved(const Plan& plan) {
   if (any) return;
   throw UsageError(
       "offload.activations is host, and no unit says what its forward window leaves to its backward one: add units "
-      "with "
-      "UnitOptions::saved, or leave activations on the device");
+      "with UnitOptions::saved, or leave activations on the device");
 }
 
 void check_updates(const Plan& plan) {

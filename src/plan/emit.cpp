@@ -103,11 +103,11 @@ class Emitter {
   void evict(const std::vector<Visit>& visits, AxisSet over);
   void release(const std::vector<Visit>& visits, StreamId stream = StreamId::evict);
   static StreamId stream_of_casts(AxisSet known) { return known.empty() ? StreamId::compute : StreamId::gather; }
-  // These are for what the host's processors update.
   void move_saved(const SavedMoves& moves, std::size_t position);
   Access saved(AccessMode mode, std::size_t unit, Role role = Role::saved) const {
     return {fixed_range(buffers(unit)[role].buffer, Bytes(0), plan_.units[unit].saved), mode, unit, role};
   }
+  // These are for what the host's processors update.
   void bring_to_host(std::size_t unit);
   void bring_scalars_to_host();
   void bring_from_host(std::size_t unit, Part part);

@@ -38,7 +38,7 @@ struct MuonStep {
 void muon_apply(Stream& stream, float* master, const bf16* direction, std::size_t count, MuonStep step,
                 const StepScalars* scalars);
 
-// x = bf16(x / max(sqrt(squares), least), for each of several matrices; squares[n] is the sum of the nth one's x^2
+// x = bf16(x / max(sqrt(squares), least)) for each of several matrices; squares[n] is the sum of the nth one's x^2
 // (norm.hpp). What stands between matrices may become anything.
 struct NormedMatrices {
   bf16* x;

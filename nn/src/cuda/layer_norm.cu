@@ -118,7 +118,6 @@ void column_sums(void* native, const ColumnSums& a) {
   });
 }
 
-
 // ---- layer normalisation: a warp has a row, whose sums each lane forms over every 32nd pack and the warp in pairs. The row
 // is read once and stays in registers; one that is too long for that is read again ----
 
