@@ -38,7 +38,7 @@ std::size_t index(Axis axis) { return static_cast<std::size_t>(axis); }
 
 }  // namespace
 
-MeshShape::MeshShape(std::initializer_list<Extent> axes) {
+MeshShape::MeshShape(std::span<const Extent> axes) {
   sizes_.fill(1);
   AxisSet named;
   for (const Extent& each : axes) {

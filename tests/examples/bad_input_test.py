@@ -71,6 +71,11 @@ def option_cases():
     for replicas in [3, 8, 16]:
         yield ["--ranks", "4", "--replicas", replicas], [f"--replicas {replicas} does not divide the 4 ranks"]
     yield ["--replicas", "2"], ["--replicas 2 does not divide the 1 rank"]
+    for text, words in [("shard", '"shard" is no axis with its ranks'), ("rows=2", "there are replicate, shard"), ("shard=0", "--mesh: shard"),
+                        ("shard=2,", '"" is no axis'), ("shard=2,shard=2", "shard is given twice")]:
+        yield ["--mesh", text], [words]
+    yield ["--mesh", "shard=2", "--replicas", "2"], ["--mesh and --replicas exclude each other"]
+    yield ["--mesh", "replicate=2,shard=2", "--ranks", "3"], ["--mesh replicate 2 x shard 2 is of 4 ranks, and there are 3"]
     mesh = ["--ranks", "4", "--replicas", "2"]
     yield ["--ranks", "4", "--outer-every", "3"], ["--outer-every is for several replicas: add --replicas"]
     yield [*mesh, "--outer-lr", "0.5"], ["--outer-lr needs --outer-every"]

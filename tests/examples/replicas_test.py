@@ -32,6 +32,8 @@ def check_order_of_sums(program):
             for mesh in [(1, 4), (2, 2), (4, 1)]}
     assert bitwise_runs.difference(bits[1, 4], bits[2, 2]) is not None, "two pairs add up as four in a row do"
     assert bitwise_runs.difference(bits[1, 4], bits[4, 1]) is None, "replicas of one rank add up in a row"
+    named = bitwise_runs.outcome(program, [*MODEL, "--steps", 16, "--strategy", "hsdp", "--mesh", "replicate=2,shard=2"], CLIP)
+    assert bitwise_runs.difference(bits[2, 2], named) is None, "--mesh has the ranks and replicas that it names"
 
 
 def check_outer_steps(program):

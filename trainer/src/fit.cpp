@@ -18,10 +18,10 @@ using tessera::Bytes;
 void require_enough_samples(const RunOptions& options, const std::string& data, std::size_t samples) {
   if (samples >= (options.drop_last ? options.samples_per_step() : 1)) return;
   const bool may_be_short = samples > 0 && options.outer.every == 0;
-  const std::string step =
-      options.granules > 0
-          ? fmt::format("--batch {} × --granules {}", options.batch, options.granules)
-          : fmt::format("--batch {} × --accumulate {} × --ranks {}", options.batch, options.accumulate, options.ranks);
+  const std::string step = options.granules > 0
+                               ? fmt::format("--batch {} × --granules {}", options.batch, options.granules)
+                               : fmt::format("--batch {} × --accumulate {} × --ranks {}", options.batch,
+                                             options.accumulate, options.data_ranks());
   throw OptionError(fmt::format("{} takes {} samples for a step, but {} has {} to train on{}", step,
                                 grouped(options.samples_per_step()), data, grouped(samples),
                                 may_be_short ? ": --drop-last no takes them in one short step" : ""));

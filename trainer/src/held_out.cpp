@@ -25,8 +25,8 @@ std::size_t samples_allowed(std::size_t count, const RunOptions& options, std::s
 
 HeldOutSlice::HeldOutSlice(std::size_t count, const tessera::World& world, const RunOptions& options)
     : count_(count), rows_(options.batch) {
-  const auto ranks = static_cast<std::size_t>(world.size());
-  const auto rank = static_cast<std::size_t>(world.rank());
+  const std::size_t ranks = options.data_ranks();
+  const std::size_t rank = options.data_rank(static_cast<std::size_t>(world.rank()));
   const auto parts = [](std::size_t whole, std::size_t part) { return (whole + part - 1) / part; };
   used_ = samples_allowed(count, options, ranks);
   if (options.granules > 0) {
@@ -60,7 +60,7 @@ void HeldOutSum::add(double of_pass) {
 }
 
 double HeldOutSum::over_ranks(tessera::World& world, const char* label) const {
-  if (!by_pass_) return world.sum(parts_.empty() ? 0.0 : parts_.front(), label);
+  if (!by_pass_) return world.sum(parts_.empty() ? 0.0 : parts_.front(), label) / static_cast<double>(ranks_of_slice_);
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(parts_)), label);
   const auto ranks = static_cast<std::size_t>(world.size());
   double sum = 0.0;

@@ -17,6 +17,7 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/masters_option.hpp"
+#include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/number_text.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "trainer/src/checkpoint_options.hpp"
@@ -72,6 +73,7 @@ void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.whole("--replicas", options.replicas, {1, most_replicas},
              "R of the mesh of R replicas by N/R of the N ranks, in their order, with any strategy: gradients are "
              "summed inside each replica, then across them. So it sets the order of sums, and changes last bits");
+  add_mesh_option(line, options.mesh, options.mesh_axes);
   line.whole(
       "--outer-every", options.outer.every, {1, most_steps},
       "Replicas train each by themselves, and after every so many steps meet: an outer SGD takes them from where "
@@ -267,6 +269,22 @@ void take_started_ranks(RunOptions& options) {
   options.ranks = static_cast<std::size_t>(start.ranks);
 }
 
+// A mesh says how many ranks there are, where nobody else has.
+void take_mesh(const CommandLine& line, RunOptions& options) {
+  if (!options.mesh) return;
+  if (line.given("--replicas")) {
+    throw OptionError("--mesh and --replicas exclude each other: a mesh has its replicas along the axis replicate");
+  }
+  options.replicas = options.mesh->size(tessera::Axis::replicate);
+  if (!options.ranks_given && !options.simulated && tessera::how_started().launcher == tessera::Launcher::alone) {
+    options.ranks = options.mesh->size();
+    options.ranks_given = true;
+  }
+  if (options.mesh->size() == options.ranks_of_job()) return;
+  throw OptionError(fmt::format("--mesh {} is of {} ranks, and there are {}", options.mesh->text(),
+                                options.mesh->size(), options.ranks_of_job()));
+}
+
 void require_mesh(const RunOptions& options) {
   const std::size_t ranks = options.ranks_of_job();
   if (ranks % options.replicas == 0) return;
@@ -380,6 +398,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   check_checkpoint_options(line, options);
   check_trace_options(line, options);
   take_started_ranks(options);
+  take_mesh(line, options);
   check_device_options(line, options);
   if (options.steps && options.epochs) throw OptionError("--steps and --epochs exclude each other");
   if (options.min_learning_rate > learning_rate(options)) {
@@ -472,14 +491,29 @@ tessera::SimulateOptions simulate_options(const RunOptions& options) {
       .threads = launch.threads};
 }
 
-// Places are in the order in which ranks own shards: those of all replicas that are first in them, then the second
-// ones.
+// Places are in the order in which ranks own shards.
 tessera::Granules granules_of(const RunOptions& options, std::size_t rank) {
   if (options.granules == 0) return {};
-  const std::size_t in_replica = options.ranks / options.replicas;
+  const tessera::plan::MeshShape mesh = options.mesh_of_job();
   return {.total = options.granules,
           .ranks = options.ranks,
-          .rank = rank % in_replica * options.replicas + rank / in_replica};
+          .rank = mesh.index_of(tessera::AxisSet::all(), mesh.place_of(rank))};
+}
+
+namespace {
+
+constexpr tessera::AxisSet without_samples = tessera::same_samples | tessera::Axis::pipeline;
+
+}  // namespace
+
+std::size_t RunOptions::data_ranks() const {
+  return simulated ? ranks : mesh_of_job().size(tessera::AxisSet::all() - without_samples);
+}
+std::size_t RunOptions::data_rank(std::size_t rank) const {
+  if (simulated) return 0;
+  const tessera::plan::MeshShape of_job = mesh_of_job();
+  const tessera::plan::MeshShape of_samples = of_job.without(tessera::Axis::tensor).without(tessera::Axis::pipeline);
+  return of_samples.rank_at(of_job.place_of(rank));
 }
 
 bool speaks_for_all(const RunOptions& options, const tessera::World& world) {
@@ -490,6 +524,7 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
   tessera::FullyShardOptions sharding;
   sharding.strategy = options.strategy;
   sharding.replicas = options.replicas;
+  sharding.mesh = options.mesh;
   sharding.outer = options.outer;
   sharding.outer.learning_rate = static_cast<float>(options.outer_learning_rate);
   sharding.outer.momentum = static_cast<float>(options.outer_momentum);
@@ -518,13 +553,13 @@ tessera::FullyShardOptions sharding_options(const RunOptions& options) {
 }
 
 tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, const tessera::World& world) {
-  return sampler_options(options, samples, options.simulated ? 0 : static_cast<std::size_t>(world.rank()));
+  return sampler_options(options, samples, static_cast<std::size_t>(world.rank()));
 }
 
 tessera::SamplerOptions sampler_options(const RunOptions& options, std::size_t samples, std::size_t rank) {
   return {.samples = samples,
-          .ranks = options.ranks,
-          .rank = options.granules > 0 ? granules_of(options, rank).rank : rank,
+          .ranks = options.data_ranks(),
+          .rank = options.granules > 0 ? granules_of(options, rank).rank : options.data_rank(rank),
           .batch = options.granules > 0 ? options.batch : options.samples_per_rank(),
           .granules = options.granules,
           .seed = options.seed,

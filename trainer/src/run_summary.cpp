@@ -41,7 +41,9 @@ std::size_t operation_count(const tessera::plan::Plan& plan) {
 
 std::string sharding_text(const RunOptions& options) {
   std::string text;
-  if (options.replicas > 1) {
+  if (options.mesh) {
+    text = fmt::format("mesh {}; ", options.mesh->text());
+  } else if (options.replicas > 1) {
     const std::size_t each = options.ranks_of_job() / options.replicas;
     text = fmt::format("{} replicas of {} rank{}; ", grouped(options.replicas), grouped(each), each == 1 ? "" : "s");
   }
@@ -77,7 +79,7 @@ std::string notes(const RunOptions& options) {
 std::string batch_text(const RunOptions& options) {
   if (options.granules > 0) return fmt::format("{} granules x {}", options.granules, options.batch);
   std::string text = options.simulated ? fmt::format("of this rank alone, {}", options.batch)
-                                       : fmt::format("{} ranks x {}", options.ranks, options.batch);
+                                       : fmt::format("{} ranks x {}", options.data_ranks(), options.batch);
   if (options.accumulate > 1) text += fmt::format(" x {} micro-batches", options.accumulate);
   return text;
 }

@@ -323,7 +323,7 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
 void TrainingLoop::take_micro_batches(Training& training, std::size_t of_step) {
   const bool granular = granules_.total > 0;
   const std::size_t mine = samples_of_rank(of_step);
-  const std::size_t before = static_cast<std::size_t>(world_.rank()) * options_.samples_per_rank();
+  const std::size_t before = options_.data_rank(static_cast<std::size_t>(world_.rank())) * options_.samples_per_rank();
   micro_samples_.clear();
   for (std::size_t micro = 0; micro < losses_.values().size(); ++micro) {
     const std::size_t done = micro * options_.batch;
@@ -345,8 +345,8 @@ std::size_t TrainingLoop::samples_of_granule(std::size_t granule, std::size_t of
 
 // The sampler fills the first ranks' parts of a step.
 std::size_t TrainingLoop::samples_of_rank(std::size_t of_step) const {
-  const std::size_t rank = options_.simulated ? 0 : static_cast<std::size_t>(world_.rank());
-  const std::size_t before = std::min(rank * options_.samples_per_rank(), of_step);
+  const std::size_t before =
+      std::min(options_.data_rank(static_cast<std::size_t>(world_.rank())) * options_.samples_per_rank(), of_step);
   return std::min(options_.samples_per_rank(), of_step - before);
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -57,7 +58,8 @@ class MeshShape {
     std::size_t size;  // > 0
   };
   // Throws UsageError for an axis that is named twice, and for a size of 0.
-  MeshShape(std::initializer_list<Extent> axes);
+  explicit MeshShape(std::span<const Extent> axes);
+  MeshShape(std::initializer_list<Extent> axes) : MeshShape(std::span(axes.begin(), axes.size())) {}
   MeshShape() : MeshShape({{Axis::shard, 1}}) {}
 
   AxisSet axes() const { return axes_; }

@@ -45,14 +45,16 @@ class HeldOutSlice {
 // passes in the order of their samples, so that any number of ranks has the same bits.
 class HeldOutSum {
  public:
-  explicit HeldOutSum(const RunOptions& options) : by_pass_(options.granules > 0) {}
+  explicit HeldOutSum(const RunOptions& options)
+      : by_pass_(options.granules > 0), ranks_of_slice_(options.ranks_of_job() / options.data_ranks()) {}
 
   void add(double of_pass);  // once in each pass, also where that has no samples
   double over_ranks(tessera::World& world, const char* label) const;  // collective
 
  private:
   bool by_pass_;
-  std::vector<double> parts_;  // by pass, or all of them in one
+  std::size_t ranks_of_slice_;  // that have the same samples
+  std::vector<double> parts_;   // by pass, or all of them in one
 };
 
 }  // namespace tessera::trainer

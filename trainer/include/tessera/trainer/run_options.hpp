@@ -69,8 +69,11 @@ struct RunOptions {
   std::optional<SimulatedRank> simulated;  // instead of real ranks; set by check_run_options()
 
   tessera::Strategy strategy = tessera::Strategy::fsdp;
-  std::size_t replicas = 1;     // of the mesh; divides the ranks, real or imagined
-  tessera::OuterOptions outer;  // every and fragments; the others are
+  std::size_t replicas = 1;                      // of the mesh; divides the ranks, real or imagined
+  std::optional<tessera::plan::MeshShape> mesh;  // of as many ranks; none: replicas by ranks of each
+  tessera::AxisSet mesh_axes =
+      tessera::Axis::replicate | tessera::Axis::shard;  // that --mesh takes; the program's choice
+  tessera::OuterOptions outer;                          // every and fragments; the others are
   double outer_learning_rate = 1.0;
   double outer_momentum = 0.0;
   tessera::Precision precision = tessera::fp32_precision;
@@ -134,10 +137,18 @@ struct RunOptions {
   bool test_queue = false;
 
   std::size_t ranks_of_job() const { return simulated ? simulated->ranks : ranks; }
+  tessera::plan::MeshShape mesh_of_job() const {
+    return mesh.value_or(tessera::plan::MeshShape{{tessera::Axis::replicate, replicas},
+                                                  {tessera::Axis::shard, ranks_of_job() / replicas}});
+  }
+  // Samples are dealt to so many of the ranks that compute. Others have the same ones as the rank that is first among
+  // those with this place: they have slices of its layers, or other layers.
+  std::size_t data_ranks() const;
+  std::size_t data_rank(std::size_t rank) const;
   std::size_t samples_per_rank() const {  // in a step; with granules of the rank with the most
     return batch * (granules > 0 ? tessera::Granules{.total = granules, .ranks = ranks}.rounds() : accumulate);
   }
-  std::size_t samples_per_step() const { return granules > 0 ? batch * granules : samples_per_rank() * ranks; }
+  std::size_t samples_per_step() const { return granules > 0 ? batch * granules : samples_per_rank() * data_ranks(); }
 };
 
 // Adds the options to the command line, in groups. Present values are the defaults. `options` must stay.

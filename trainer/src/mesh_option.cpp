@@ -1,0 +1,66 @@
+// "pipeline=2,shard=4", strictly.
+#include "tessera/trainer/mesh_option.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::trainer {
+
+namespace {
+
+using Extent = tessera::plan::MeshShape::Extent;
+
+constexpr std::size_t most_ranks_of_axis = std::size_t{1} << 20;
+
+std::vector<std::string_view> names_of(tessera::AxisSet axes) {
+  std::vector<std::string_view> names;
+  for (std::size_t index = 0; index < tessera::axis_count; ++index) {
+    if (const auto axis = static_cast<tessera::Axis>(index); axes.contains(axis)) names.push_back(to_string(axis));
+  }
+  return names;
+}
+
+Extent extent_of(std::string_view text, tessera::AxisSet axes) {
+  const std::size_t equals = std::min(text.find('='), text.size());
+  const std::string_view name = text.substr(0, equals);
+  for (std::size_t index = 0; index < tessera::axis_count; ++index) {
+    const auto axis = static_cast<tessera::Axis>(index);
+    if (!axes.contains(axis) || to_string(axis) != name || equals == text.size()) continue;
+    return {axis, whole_number(fmt::format("--mesh: {}", name), text.substr(equals + 1), {1, most_ranks_of_axis})};
+  }
+  throw OptionError(
+      fmt::format("--mesh: \"{}\" is no axis with its ranks; they are given as {}=2, say, and there are {}", text,
+                  to_string(tessera::Axis::shard), fmt::join(names_of(axes), ", ")));
+}
+
+tessera::plan::MeshShape mesh_of(std::string_view text, tessera::AxisSet axes) {
+  std::vector<Extent> extents;
+  tessera::AxisSet named;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    extents.push_back(extent_of(text.substr(begin, end - begin), axes));
+    if (named.contains(extents.back().axis)) {
+      throw OptionError(fmt::format("--mesh: {} is given twice", to_string(extents.back().axis)));
+    }
+    named = named | extents.back().axis;
+    begin = end + 1;
+  }
+  return tessera::plan::MeshShape(extents);
+}
+
+}  // namespace
+
+void add_mesh_option(CommandLine& line, std::optional<tessera::plan::MeshShape>& mesh, tessera::AxisSet axes) {
+  line.take({"--mesh", "AXIS=N,...",
+             fmt::format("Ranks along named axes, the outermost first, as in shard=4 ({}); ranks of one host follow "
+                         "each other, so let the axis that moves most be the last [all along shard]",
+                         fmt::join(names_of(axes), ", "))},
+            [&mesh, axes](const std::string& text) { mesh = mesh_of(text, axes); });
+}
+
+}  // namespace tessera::trainer
