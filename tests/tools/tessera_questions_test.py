@@ -347,6 +347,28 @@ class Fit(unittest.TestCase):
         search = ["--model", "gpt2-124m", "--world", 2, "--precision", "bf16", "--strategy", "fsdp", "--prefetch", 1,
                   "--reshard-after-forward", "yes", "--activation-checkpointing", "yes", "--offload", "activations"]
         self.assertEqual([entry["batch"] for entry in plan(*search, "--fit", limit)["fits"]], [2])
+        # The search moves them where that is less than states, and both where neither is enough.
+        search = [*search[:-2], "--batch", 8]
+
+        def device(*what):
+            report = plan(*search, *what)
+            return report["peak"] - report["host"]
+
+        inputs = device("--offload", "activations")
+        for kinds, masters in [("activations", False), ("optimizer,masters,activations", True)]:
+            limit = device("--offload", kinds)
+            entry, = plan(*search, "--fit", limit)["fits"]
+            units = entry["offload"]["units"]
+            self.assertEqual((entry["offload"]["activations"], entry["offload"]["masters"]), (True, masters))
+            self.assertLess(1, units)
+            self.assertLessEqual(device("--offload", kinds, "--offload-units", units), limit)
+            self.assertGreater(device("--offload", kinds, "--offload-units", units - 1), limit)
+        entry, = plan(*search, "--fit", device() - 2**20)["fits"]
+        self.assertEqual(entry["offload"], {"activations": True, "masters": False, "units": 5, "to": "host"})
+        self.assertEqual(entry["transferred"], 2 * 2 * 4 * block)  # of four blocks, but for the last two
+        text = plan_runs.run(TOOL, *search, "--fit", inputs).stdout
+        self.assertIn("as little as will do moves to the host's memory", text)
+        self.assertRegex(text, r"blocks' inputs of \d+ units: host")
         refused = plan_runs.run(TOOL, *options[:-2], "--offload", "activations")
         self.assertIn("take a GPT with --activation-checkpointing yes", refused.stderr)
 
@@ -394,7 +416,7 @@ class Fit(unittest.TestCase):
         refused = plan_runs.run(TOOL, *fit, "--host-memory", host - 1)
         self.assertRegex(refused.stderr, r"fits nowhere .*needs .* of the host's memory, and has .*--offload-to disk:FOLDER")
         self.assertIn("needs --fit", plan_runs.run(TOOL, *options, "--host-memory", host).stderr)
-        self.assertIn("move to the disk", plan_runs.run(TOOL, *fit, *disk).stdout)
+        self.assertIn("moves to the disk", plan_runs.run(TOOL, *fit, *disk).stdout)
         timed = ["--time", "--fastest", "--machine"]
         self.assertIn('add "to_disk"', plan_runs.run(TOOL, *fit, *disk, *timed, "h100x8").stderr)
         with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 #include "fit_search.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -140,48 +141,71 @@ class Search {
 
   // The host's memory is faster, so a disk that is offered takes what has no place there. Where nobody says how much
   // there is, whoever offers a disk means it.
-  std::vector<tessera::Offload> what_may_move(const plan::PlanOptions& options) const {
-    using tessera::MemorySpace;
-    std::vector<tessera::Offload> result;
-    const auto add = [&](MemorySpace space) {
-      result.push_back({.optimizer = space});
-      if (options.precision.parameter != options.precision.masters) {
-        result.push_back({.optimizer = space, .masters = space});
-      }
+  std::vector<tessera::MemorySpace> spaces() const {
+    using enum tessera::MemorySpace;
+    if (!question_.disk) return {host};
+    return question_.host_limit ? std::vector{host, disk} : std::vector{disk};
+  }
+
+  // What may move there, each kind beginning with the least: states, then masters too; and beside what blocks are
+  // recomputed from, which the disk does not take.
+  std::vector<std::vector<tessera::Offload>> what_may_move(const Setting& setting, tessera::MemorySpace space) const {
+    const bool has_masters = setting.options.precision.parameter != setting.options.precision.masters;
+    std::vector<tessera::Offload> states = {{.optimizer = space}};
+    if (has_masters) states.push_back({.optimizer = space, .masters = space});
+    if (!question_.subject.saves_inputs(setting) || space == tessera::MemorySpace::disk) return {states};
+    std::vector<tessera::Offload> inputs = {{.activations = space}};
+    for (tessera::Offload both : states) {
+      both.activations = space;
+      inputs.push_back(both);
+    }
+    return {states, inputs};
+  }
+
+  // Of as few units as will do, else of all. The first one, the embedding, is no block.
+  FitCandidate moving_few(const Setting& before, const tessera::Offload& offload) {
+    const std::size_t units = question_.subject.model(before).units.size();
+    const auto of_units = [&](std::size_t count) {
+      Setting setting = before;
+      setting.options.offload = offload;
+      if (count < units) setting.options.offload.units = count;
+      FitCandidate moved = best_batch(setting);
+      moved.offloaded_units = count;
+      return moved;
     };
-    if (!question_.disk || question_.host_limit) add(MemorySpace::host);
-    if (question_.disk) add(MemorySpace::disk);
+    std::size_t too_few = offload.activations == tessera::MemorySpace::device ? 0 : 1, enough = units;
+    FitCandidate result = of_units(units);
+    while (fits_device(result) && enough - too_few > 1) {
+      const std::size_t middle = too_few + (enough - too_few) / 2;
+      FitCandidate some = of_units(middle);
+      (fits_device(some) ? enough : too_few) = middle;
+      if (fits_device(some)) result = std::move(some);
+    }
     return result;
   }
 
-  // Returns the setting with what has to move: the optimizer's states of as few units as will do, of all and as few
-  // units' masters else. Where that is not enough, the smallest of them.
+  // Returns the setting with what has to move, and no more. Where nothing is enough, the smallest of them.
   FitCandidate moving_what_must(FitCandidate candidate) {
-    const std::size_t units = question_.subject.model(question_.setting).units.size();
     const Setting before = candidate.setting;
-    for (const tessera::Offload& offload : what_may_move(before.options)) {
-      const auto of_units = [&](std::size_t count) {
-        Setting setting = before;
-        setting.options.offload = offload;
-        if (count < units) setting.options.offload.units = count;
-        FitCandidate moved = best_batch(setting);
-        moved.offloaded_units = count;
-        return moved;
-      };
-      FitCandidate all = of_units(units);
-      if (all.memory.device() < candidate.memory.device()) candidate = all;
-      if (!fits_device(all)) continue;
-      std::size_t too_few = 0, enough = units;
-      while (enough - too_few > 1) {
-        const std::size_t middle = too_few + (enough - too_few) / 2;
-        FitCandidate some = of_units(middle);
-        (fits_device(some) ? enough : too_few) = middle;
-        if (fits_device(some)) all = std::move(some);
+    for (const tessera::MemorySpace space : spaces()) {
+      for (const std::vector<tessera::Offload>& kind : what_may_move(before, space)) {
+        for (const tessera::Offload& offload : kind) {
+          FitCandidate moved = moving_few(before, offload);
+          const bool is_enough = fits(moved);
+          if (is_nearer(moved, candidate)) candidate = std::move(moved);
+          if (is_enough) break;
+        }
       }
-      candidate = all;
-      if (fits(all)) break;
+      if (fits(candidate)) break;
     }
     return candidate;
+  }
+
+  bool is_nearer(const FitCandidate& a, const FitCandidate& b) const {
+    if (fits_device(a) != fits_device(b)) return fits_device(a);
+    if (!fits_device(a)) return a.memory.device() < b.memory.device();
+    if (fits(a) != fits(b)) return fits(a);
+    return fits(a) ? a.moved_per_sample < b.moved_per_sample : a.memory.host < b.memory.host;
   }
 
   std::vector<std::size_t> batches() const {
@@ -276,14 +300,21 @@ std::string beyond_replica(const FitCandidate& candidate) {
 bool moves_masters(const FitCandidate& candidate) {
   return candidate.setting.options.offload.masters != tessera::MemorySpace::device;
 }
+bool moves_inputs(const FitCandidate& candidate) {
+  return candidate.setting.options.offload.activations != tessera::MemorySpace::device;
+}
 std::string_view place_of_moved(const FitCandidate& candidate) {
   return candidate.setting.options.offload.optimizer == tessera::MemorySpace::disk ? "disk" : "host";
 }
 
-// "states of 3 units: host"
-std::string moved_units(const FitCandidate& candidate) {
-  return fmt::format("{} of {}: {}", moves_masters(candidate) ? "states, masters" : "states",
-                     counted(candidate.offloaded_units, "unit", "units"), place_of_moved(candidate));
+// "states, blocks' inputs of 3 units: host"
+std::string what_moves(const FitCandidate& candidate) {
+  std::vector<std::string_view> kinds;
+  if (candidate.setting.options.offload.optimizer != tessera::MemorySpace::device) kinds.push_back("states");
+  if (moves_masters(candidate)) kinds.push_back("masters");
+  if (moves_inputs(candidate)) kinds.push_back("blocks' inputs");
+  return fmt::format("{} of {}: {}", fmt::join(kinds, ", "), counted(candidate.offloaded_units, "unit", "units"),
+                     place_of_moved(candidate));
 }
 
 std::vector<std::string> row(const FitQuestion& question, const FitCandidate& candidate, bool offloads) {
@@ -296,7 +327,7 @@ std::vector<std::string> row(const FitQuestion& question, const FitCandidate& ca
   if (question.subject.counts_activations()) {
     cells.insert(cells.end(), {yes_no(setting.activation_checkpointing), fmt::to_string(setting.batch)});
   }
-  if (offloads) cells.push_back(moved_units(candidate));
+  if (offloads) cells.push_back(what_moves(candidate));
   cells.insert(cells.end(),
                {to_string(candidate.memory.device()), to_string(candidate.moved), beyond_replica(candidate)});
   if (offloads) cells.push_back(to_string(candidate.transferred));
@@ -330,8 +361,10 @@ Json candidate_json(const FitCandidate& candidate) {
                {"moved_in_replica", candidate.moved_in_replica.count()},
                {"moved_per_sample", candidate.moved_per_sample}};
   if (options.offload == tessera::Offload{}) return json;
-  json["offload"] = {
-      {"masters", moves_masters(candidate)}, {"units", candidate.offloaded_units}, {"to", place_of_moved(candidate)}};
+  json["offload"] = {{"masters", moves_masters(candidate)},
+                     {"activations", moves_inputs(candidate)},
+                     {"units", candidate.offloaded_units},
+                     {"to", place_of_moved(candidate)}};
   json["host"] = candidate.memory.host.count();
   json["disk"] = candidate.memory.disk.count();
   json["transferred"] = candidate.transferred.count();
@@ -383,7 +416,7 @@ std::string text_of(const FitQuestion& question, const Fit& fit) {
                               : !question.host_limit ? "the disk"
                                                      : "the host's memory, or where that is too small to the disk";
     text += fmt::format(
-        "\nNothing fits with everything on the device, so as few units' values as will do move to {}.\n", place);
+        "\nNothing fits with everything on the device, so as little as will do moves to {}.\n", place);
   }
   if (fit.too_large.empty()) return text + "\nEverything fits.\n";
   text += "\nWhat does not fit:\n";
