@@ -147,7 +147,7 @@ class Search {
     return question_.host_limit ? std::vector{host, disk} : std::vector{disk};
   }
 
-  // What may move there, each kind beginning with the least: states, then masters too; and beside what blocks are
+  // Kinds of what may move there, each beginning with the least: states, then masters too; or these and what blocks are
   // recomputed from, which the disk does not take.
   std::vector<std::vector<tessera::Offload>> what_may_move(const Setting& setting, tessera::MemorySpace space) const {
     const bool has_masters = setting.options.precision.parameter != setting.options.precision.masters;
@@ -162,7 +162,7 @@ class Search {
     return {states, inputs};
   }
 
-  // Of as few units as will do, else of all. The first one, the embedding, is no block.
+  // Moves what as few units have as will do, else what all have. The first one, the embedding, is no block.
   FitCandidate moving_few(const Setting& before, const tessera::Offload& offload) {
     const std::size_t units = question_.subject.model(before).units.size();
     const auto of_units = [&](std::size_t count) {
@@ -415,8 +415,7 @@ std::string text_of(const FitQuestion& question, const Fit& fit) {
     const char* const place = !question.disk         ? "the host's memory"
                               : !question.host_limit ? "the disk"
                                                      : "the host's memory, or where that is too small to the disk";
-    text += fmt::format(
-        "\nNothing fits with everything on the device, so as little as will do moves to {}.\n", place);
+    text += fmt::format("\nNothing fits with everything on the device, so as little as will do moves to {}.\n", place);
   }
   if (fit.too_large.empty()) return text + "\nEverything fits.\n";
   text += "\nWhat does not fit:\n";
