@@ -67,6 +67,7 @@
 #include "tessera/plan/program.hpp"
 #include "tessera/plan/roles.hpp"
 #include "tessera/plan/simulate.hpp"
+#include "tessera/plan/slice.hpp"
 #include "tessera/plan/state_spec.hpp"
 #include "tessera/plan/strategy.hpp"
 #include "tessera/plan/verify.hpp"

@@ -53,15 +53,22 @@ Run BlockMap::run_at(const LaidTensor& tensor, std::size_t element) const {
   const TensorSource& source = tensor.source;
   if (source.kind == TensorSource::Kind::buffer) {
     const plan::Coordinates first = plan_.mesh.place_at(plan_.apart(source.unit), source.replica.value_or(0));
-    return {plan_.mesh.rank_at(first), &tensor, element, tensor.elements - element};
+    return {plan_.mesh.rank_at(first), &tensor, element, element, tensor.elements - element};
   }
   const plan::UnitLayout& layout = plan_.layouts[source.unit];
+  const plan::ParameterSpec& spec = plan_.units[source.unit].parameters[source.place];
+  if (spec.slice) {
+    const plan::SliceMap::Place found = spec.map().find(element);
+    const plan::UnitLayout::Owned owned = layout.owner(source.place, found.own, plan_.own(source.unit),
+                                                       plan_.mesh.place_at(plan_.apart(source.unit), found.place));
+    return {owned.rank, &tensor, element, found.own, std::min(owned.count, found.count)};
+  }
   const std::size_t of_parameter = element * source.block;
   const plan::UnitLayout::Owned owned =
       source.replica ? layout.owner(source.place, of_parameter, plan_.own(source.unit),
                                     plan_.mesh.place_at(plan_.apart(source.unit), *source.replica))
                      : layout.owner(source.place, of_parameter);
-  return {owned.rank, &tensor, element, plan::values_of(owned.count, source.block)};
+  return {owned.rank, &tensor, element, element, plan::values_of(owned.count, source.block)};
 }
 
 void BlockMap::for_each_run(const Block& block, const std::function<void(const Run&)>& visit) const {

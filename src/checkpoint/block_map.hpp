@@ -17,6 +17,7 @@ struct Run {
   std::size_t rank;
   const LaidTensor* tensor;
   std::size_t first;                                                              // element of the tensor
+  std::size_t held;                                                               // and of what the rank has of it
   std::size_t count;                                                              // > 0
   std::uint64_t begin() const { return tensor->begin + tensor->size_of(first); }  // in the file
   std::uint64_t bytes() const { return tensor->size_of(count); }

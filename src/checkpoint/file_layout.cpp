@@ -48,9 +48,11 @@ std::vector<LaidTensor> masters(const plan::Plan& plan) {
     for_each_replica(plan, unit, [&](std::optional<std::size_t> replica) {
       for (std::size_t p = 0; p < spec.parameters.size(); ++p) {
         const plan::ParameterSpec& parameter = spec.parameters[p];
-        result.push_back(tensor({.kind = Kind::master, .unit = unit, .place = p, .replica = replica},
-                                stored_name_of(spec, parameter.name, replica), parameter.shape,
-                                plan.precision(unit).masters));
+        if (parameter.slice && replica > 0u) continue;
+        const auto whose = parameter.slice ? std::nullopt : replica;
+        result.push_back(tensor({.kind = Kind::master, .unit = unit, .place = p, .replica = whose},
+                                stored_name_of(spec, parameter.name, whose),
+                                plan::whole_shape(parameter.shape, parameter.slice), plan.precision(unit).masters));
       }
     });
   }

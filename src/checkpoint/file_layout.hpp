@@ -25,7 +25,8 @@ struct TensorSource {
   std::size_t place;      // of the parameter or the buffer in its unit
   std::size_t state = 0;  // in Plan::unit_states()
   std::size_t block = 1;  // elements of the parameter that share a value
-  // Masters and states of replicas that train apart, and whatever is of a unit in each replica: whose.
+  // Masters and states of replicas that train apart, and whatever is of a unit in each replica: whose. None of slices,
+  // which are of one tensor.
   std::optional<std::size_t> replica = std::nullopt;
 };
 

@@ -146,15 +146,17 @@ std::vector<std::vector<bool>> states_found(const CheckpointFiles& files, std::s
 
 // In passes: a stored tensor that several of the model's parameters are to have, as those that were tied when it was
 // saved, is read in as many.
-std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matches, const ShardValues& values) {
+std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matches, const LoadInput& input) {
   std::vector<std::vector<TensorRange>> passes;
   std::map<const CheckpointTensor*, std::size_t> uses;
   for (const Match& match : matches) {
-    const ShardValues::Share& share = values.share(match.wanted->source);
-    if (share.bytes.empty() || converts(*match.wanted, *match.stored)) continue;
+    if (input.values.share(match.wanted->source).bytes.empty() || converts(*match.wanted, *match.stored)) continue;
     const std::size_t pass = uses[match.stored]++;
     if (pass == passes.size()) passes.emplace_back();
-    passes[pass].push_back({match.stored, Bytes(match.wanted->size_of(share.first)), share.bytes});
+    input.values.for_each_part(input.plan, match.wanted->source, match.wanted->size_of(1),
+                               [&](std::size_t first, std::span<std::byte> bytes) {
+                                 passes[pass].push_back({match.stored, Bytes(match.wanted->size_of(first)), bytes});
+                               });
   }
   return passes;
 }
@@ -166,17 +168,19 @@ void read_converted(const CheckpointReader& reader, const std::vector<Match>& ma
   Stream host(Device::cpu(), {.name = "converted masters", .mode = StreamMode::immediate});
   std::vector<std::byte> values;
   for (const Match& match : matches) {
-    const ShardValues::Share& share = input.values.share(match.wanted->source);
-    if (share.bytes.empty() || !converts(*match.wanted, *match.stored)) continue;
+    if (!converts(*match.wanted, *match.stored)) continue;
     const DType to = match.wanted->spec.dtype, from = to == DType::fp32 ? DType::bf16 : DType::fp32;
-    const std::size_t elements = share.bytes.size() / size_of(to).count();
-    for (std::size_t begin = 0; begin < elements; begin += portion) {
-      const std::size_t count = std::min(portion, elements - begin);
-      values.resize((size_of(from) * count).count());
-      reader.read(*match.stored, size_of(from) * (share.first + begin), values, input.block);
-      kernels::cast(host, {share.bytes.data() + (size_of(to) * begin).count(), to}, {values.data(), from}, count);
-      pause();
-    }
+    const auto read = [&](std::size_t first, std::span<std::byte> bytes) {
+      const std::size_t elements = bytes.size() / size_of(to).count();
+      for (std::size_t begin = 0; begin < elements; begin += portion) {
+        const std::size_t count = std::min(portion, elements - begin);
+        values.resize((size_of(from) * count).count());
+        reader.read(*match.stored, size_of(from) * (first + begin), values, input.block);
+        kernels::cast(host, {bytes.data() + (size_of(to) * begin).count(), to}, {values.data(), from}, count);
+        pause();
+      }
+    };
+    input.values.for_each_part(input.plan, match.wanted->source, size_of(to).count(), read);
   }
 }
 
@@ -245,7 +249,7 @@ Loaded load(const LoadInput& input) {
   input.channel.require_equal(fnv1a(compose(reader->manifest())), "the checkpoint of load()");
   input.channel.require_equal(input.partial ? 1 : 0, "LoadOptions::partial");
   input.channel.together("checkpoint: read", [&](const Pause& pause) {
-    for (const std::vector<TensorRange>& pass : my_ranges(found, input.values)) reader->read(pass, input.block, pause);
+    for (const std::vector<TensorRange>& pass : my_ranges(found, input)) reader->read(pass, input.block, pause);
     read_converted(*reader, found, input, pause);
   });
   return {.state = reader->state(),

@@ -70,10 +70,23 @@ const ShardValues::Share& ShardValues::share(const TensorSource& source) const {
   return of_unit.empty() ? nothing : of_unit.at(source.place);
 }
 
+void ShardValues::for_each_part(const plan::Plan& plan, const TensorSource& source, std::size_t size,
+                                const std::function<void(std::size_t, std::span<std::byte>)>& visit) const {
+  const Share& all = share(source);
+  if (all.bytes.empty()) return;
+  if (source.kind == TensorSource::Kind::buffer) return visit(all.first, all.bytes);
+  const plan::ParameterSpec& spec = plan.units[source.unit].parameters[source.place];
+  if (!spec.slice) return visit(all.first, all.bytes);
+  spec.map().for_each_run(variants_[source.unit], all.first, all.bytes.size() / size,
+                          [&](std::size_t own, std::size_t whole, std::size_t count) {
+                            visit(whole, all.bytes.subspan((own - all.first) * size, count * size));
+                          });
+}
+
 std::span<const std::byte> ShardValues::at(const Run& run) const {
   const Share& all = share(run.tensor->source);
-  const std::uint64_t before = run.first < all.first ? 0 : run.tensor->size_of(run.first - all.first);
-  if (run.first < all.first || before + run.bytes() > all.bytes.size()) {
+  const std::uint64_t before = run.held < all.first ? 0 : run.tensor->size_of(run.held - all.first);
+  if (run.held < all.first || before + run.bytes() > all.bytes.size()) {
     throw InternalError("a checkpoint asked for elements that are another rank's");
   }
   return all.bytes.subspan(before, run.bytes());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -19,12 +20,17 @@ class ShardValues {
 
   // The run's elements, which are this rank's.
   std::span<const std::byte> at(const Run& run) const;
-  // The elements of a tensor that are this rank's: one run, perhaps empty, as it is of another replica's tensors.
+  // This rank's elements of a tensor, or of its slice of it: one run, perhaps empty, as it is of another replica's
+  // tensors.
   struct Share {
-    std::size_t first = 0;  // element of the tensor
+    std::size_t first = 0;  // element of the tensor or the slice
     std::span<std::byte> bytes = {};
   };
   const Share& share(const TensorSource& source) const;
+  // Calls visit(element, bytes) for the parts of a share that follow each other in the tensor, whose elements have
+  // `size` bytes.
+  void for_each_part(const plan::Plan& plan, const TensorSource& source, std::size_t size,
+                     const std::function<void(std::size_t first, std::span<std::byte> bytes)>& visit) const;
 
   // Where replicas train apart: they set out from the masters, which are here, with an outer optimizer at rest.
   // Synchronises.

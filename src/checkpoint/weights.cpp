@@ -38,29 +38,47 @@ std::size_t units_stored(const FullyShard& model, std::size_t unit) {
   return model.plan().mesh.size(model.plan().units[unit].apart);
 }
 
-template <typename Tensor>
-void add_tensors(const FullyShard& model, std::vector<Tensor> plan::UnitSpec::*of_unit,
-                 std::vector<TensorSpec>& result) {
-  for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    const plan::UnitSpec unit = model.unit(u).spec();
-    for (std::size_t replica = 0; replica < units_stored(model, u); ++replica) {
-      for (const Tensor& tensor : unit.*of_unit) {
-        result.push_back(
-            {.name = plan::name_of_variant(unit, tensor.name, replica), .shape = tensor.shape, .dtype = DType::fp32});
-      }
-    }
-  }
+std::string name_in_file(const plan::UnitSpec& unit, const plan::ParameterSpec& parameter, std::size_t variant) {
+  return plan::name_of_variant(unit, parameter, variant);
 }
+std::string name_in_file(const plan::UnitSpec& unit, const plan::BufferSpec& buffer, std::size_t variant) {
+  return plan::name_of_variant(unit, buffer.name, variant);
+}
+Shape shape_in_file(const plan::ParameterSpec& parameter) {
+  return plan::whole_shape(parameter.shape, parameter.slice);
+}
+Shape shape_in_file(const plan::BufferSpec& buffer) { return buffer.shape; }
 
 // A model's file has its parameters, and its buffers behind them.
 struct ModelTensors {
   explicit ModelTensors(const FullyShard& model) {
-    add_tensors(model, &plan::UnitSpec::parameters, specs);
+    add(model, &plan::UnitSpec::parameters);
     parameters = specs.size();
-    add_tensors(model, &plan::UnitSpec::buffers, specs);
+    add(model, &plan::UnitSpec::buffers);
   }
   std::vector<TensorSpec> specs;
   std::size_t parameters;
+  // A unit's tensors have these places, variant after variant. Slices of one tensor have one.
+  std::vector<std::vector<std::size_t>> places_of_parameters;
+
+ private:
+  template <typename Tensor>
+  void add(const FullyShard& model, std::vector<Tensor> plan::UnitSpec::*of_unit) {
+    std::map<std::string, std::size_t> places;
+    for (std::size_t u = 0; u < model.unit_count(); ++u) {
+      const plan::UnitSpec& unit = model.plan().units[u];
+      std::vector<std::size_t> places_of_unit;
+      for (std::size_t variant = 0; variant < units_stored(model, u); ++variant) {
+        for (const Tensor& tensor : unit.*of_unit) {
+          const std::string name = name_in_file(unit, tensor, variant);
+          const auto [place, is_new] = places.emplace(name, specs.size());
+          places_of_unit.push_back(place->second);
+          if (is_new) specs.push_back({.name = name, .shape = shape_in_file(tensor), .dtype = DType::fp32});
+        }
+      }
+      if constexpr (std::is_same_v<Tensor, plan::ParameterSpec>) places_of_parameters.push_back(places_of_unit);
+    }
+  }
 };
 
 // Some of what this rank owns of one tensor: elements [first, first + values.size()).
@@ -91,28 +109,33 @@ std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visit
   return pieces;
 }
 
-// In portions, between which ranks may meet.
-void for_each_portion(FullyShard& model, Visiting visiting, const std::function<void(const WeightPiece&)>& visit) {
+// In portions, between which ranks may meet. What is alike on several ranks is read of one, and changed on all.
+void for_each_portion(FullyShard& model, const ModelTensors& tensors, Visiting visiting,
+                      const std::function<void(const WeightPiece&)>& visit) {
   const plan::Plan& plan = model.plan();
   const auto rank = static_cast<std::size_t>(model.world().rank());
-  std::size_t tensors_before = 0;
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
-    const std::size_t of_unit = unit.parameters().size();
-    const std::size_t mine = tensors_before + (plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank) * of_unit);
+    const std::size_t variant = plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank);
     HostPieces here(model.stream(), pieces_of(model, unit, visiting));
     for (const ParameterPiece& piece : here.pieces()) {
-      const std::size_t tensor = mine + unit.index_of(*piece.parameter);
-      for (std::size_t begin = 0; begin < piece.values.size(); begin += portion_elements) {
-        const std::size_t count = std::min(portion_elements, piece.values.size() - begin);
-        visit({.tensor = tensor, .first = piece.first + begin, .values = piece.values.subspan(begin, count)});
-      }
+      const std::size_t index = unit.index_of(*piece.parameter);
+      if (visiting == Visiting::reads && !plan.counts(u, index, rank)) continue;
+      const std::size_t tensor = tensors.places_of_parameters[u][variant * unit.parameters().size() + index];
+      const auto visit_run = [&](std::size_t own, std::size_t whole, std::size_t count) {
+        for (std::size_t begin = 0; begin < count; begin += portion_elements) {
+          const std::size_t portion = std::min(portion_elements, count - begin);
+          visit({.tensor = tensor,
+                 .first = whole + begin,
+                 .values = piece.values.subspan(own - piece.first + begin, portion)});
+        }
+      };
+      plan.units[u].parameters[index].map().for_each_run(variant, piece.first, piece.values.size(), visit_run);
     }
     if (visiting == Visiting::changes) {
       here.put_back();
       model.round_masters(unit);
     }
-    tensors_before += of_unit * units_stored(model, u);
   }
 }
 
@@ -286,7 +309,7 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path,
   });
   checkpoint::run_together(world, "dump_weights: write", [&](const Pause& pause) {
     if (!creates) writer.open();
-    for_each_portion(model, Visiting::reads, [&](const WeightPiece& portion) {
+    for_each_portion(model, tensors, Visiting::reads, [&](const WeightPiece& portion) {
       writer.write(portion.tensor, Bytes(portion.first * sizeof(float)), std::as_bytes(portion.values));
       pause();
     });
@@ -312,7 +335,7 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
   world.require_equal(identity, "the file of load_weights() and its options, by the hash of either,");
   checkpoint::run_together(world, "load_weights: read", [&](const Pause& pause) {
     const NamedTensors named(*reader, options);
-    for_each_portion(model, Visiting::changes, [&](const WeightPiece& portion) {
+    for_each_portion(model, tensors, Visiting::changes, [&](const WeightPiece& portion) {
       reader->read_floats(*named.find(tensors.specs[portion.tensor].name), portion.first, portion.values);
       pause();
     });

@@ -25,19 +25,21 @@ void check_prefix(const UnitSpec& unit, const std::string& tensor) {
 void check_names(const std::vector<UnitSpec>& units, const MeshShape& mesh) {
   std::set<std::string_view> unit_names;
   std::set<std::string> tensor_names;
+  const auto take = [&](const std::string& name, const char* text) {
+    if (!tensor_names.insert(name).second) throw UsageError(fmt::format(fmt::runtime(text), name));
+  };
   const auto check = [&](const UnitSpec& unit, const std::string& tensor, const char* text) {
     check_prefix(unit, tensor);
-    for (std::size_t variant = 0; variant < mesh.size(unit.apart); ++variant) {
-      const std::string name = name_of_variant(unit, tensor, variant);
-      if (!tensor_names.insert(name).second) throw UsageError(fmt::format(fmt::runtime(text), name));
-    }
+    for (std::size_t variant = 0; variant < mesh.size(unit.apart); ++variant)
+      take(name_of_variant(unit, tensor, variant), text);
   };
   for (const UnitSpec& unit : units) {
     if (!unit_names.insert(unit.name).second) {
       throw UsageError(fmt::format("two units have the name \"{}\": give each its own", unit.name));
     }
     for (const ParameterSpec& parameter : unit.parameters) {
-      check(unit, parameter.name, "two parameters have the name \"{}\": give each its own");
+      const char* const text = "two parameters have the name \"{}\": give each its own";
+      parameter.slice ? take(parameter.name, text) : check(unit, parameter.name, text);
     }
     for (const BufferSpec& buffer : unit.buffers) {
       check(unit, buffer.name, "two tensors have the name \"{}\": give each its own");
@@ -401,10 +403,55 @@ void check_whole(const CompileInput& input) {
   }
 }
 
+std::string slice_fault(const UnitSpec& unit, const ParameterSpec& parameter, std::size_t slices) {
+  if (unit.apart != AxisSet(Axis::tensor)) {
+    return fmt::format("its unit is apart along {}: slices are of a unit that is apart along {} alone",
+                       to_string(unit.apart), to_string(Axis::tensor));
+  }
+  if (parameter.is_alike()) return {};
+  const auto& [dimension, extent, blocks] = *parameter.slice;
+  if (*dimension >= parameter.shape.size()) {
+    return fmt::format("it is cut along dimension {}, and its shape is {}", *dimension,
+                       tessera::to_string(parameter.shape));
+  }
+  if (blocks == 0 || extent % blocks != 0) return fmt::format("{} blocks do not divide its {} rows", blocks, extent);
+  const std::size_t rows = (extent / blocks + slices - 1) / slices * blocks;
+  if (rows == parameter.shape[*dimension]) return {};
+  return fmt::format("it has {} of {} rows, and each of {} ranks has {}: make the layer for so many ranks",
+                     parameter.shape[*dimension], extent, slices, rows);
+}
+
+void check_slices(const CompileInput& input) {
+  const std::size_t slices = mesh_of(input.options).size(Axis::tensor);
+  for (const UnitSpec& unit : input.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const std::string fault = parameter.slice ? slice_fault(unit, parameter, slices) : std::string();
+      if (!fault.empty()) throw UsageError(fmt::format("{} is a slice: {}", parameter.name, fault));
+    }
+  }
+}
+
+// A value that several elements share would be of several slices.
+void check_states_of_slices(const Plan& plan) {
+  for (std::size_t u = 0; u < plan.units.size(); ++u) {
+    for (const ParameterSpec& parameter : plan.units[u].parameters) {
+      if (!plan.trains(u) || !parameter.slice || parameter.is_alike()) continue;
+      for (const StateSpec& state : plan.unit_states(u)) {
+        if (state.block == 1) continue;
+        throw UsageError(
+            fmt::format("{} is a slice, and its optimizer has a \"{}\" for {} elements at once, which "
+                        "slices would share: choose an optimizer with a value for each",
+                        parameter.name, state.name, state.block));
+      }
+    }
+  }
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
   check_sizes(input);
   check_sharding(input.options);
+  check_slices(input);
   check_names(input.units, mesh_of(input.options));
   check_states(input);
   check_collectives(input);
@@ -557,6 +604,7 @@ Plan compile(const CompileInput& input) {
   plan.norm_columns = norm_columns(plan);
   plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;
+  check_states_of_slices(plan);
   resolve_spaces(plan);
   for (UnitSpec& unit : plan.units) {
     const std::size_t index = plan.layouts.size();

@@ -119,6 +119,13 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
     fmt::format_to(std::back_inserter(out), "role {} of the mesh {}\n", *options.role, options.mesh->text());
 }
 
+std::string slice_text(const ParameterSpec& parameter) {
+  if (!parameter.slice) return {};
+  if (parameter.is_alike()) return " alike";
+  return fmt::format(" cut along {} of {} in {}", *parameter.slice->dimension, parameter.slice->extent,
+                     parameter.slice->blocks);
+}
+
 void append_units(const Plan& plan, fmt::memory_buffer& out) {
   for (const UnitSpec& unit : plan.units) {
     fmt::format_to(std::back_inserter(out), "unit {}", unit.name);
@@ -144,9 +151,9 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
-      fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}\n", parameter.name,
+      fmt::format_to(std::back_inserter(out), "parameter {} {}{}{}{}\n", parameter.name,
                      tessera::to_string(parameter.shape), parameter.optional ? " optional" : "",
-                     parameter.frozen ? " frozen" : "");
+                     parameter.frozen ? " frozen" : "", slice_text(parameter));
       if (parameter.whole)
         fmt::format_to(std::back_inserter(out), "whole {} {} {} {}\n", to_string(unit.whole_type), unit.whole_planes,
                        parameter.whole->workspace.count(), parameter.whole->cost);

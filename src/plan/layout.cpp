@@ -12,6 +12,10 @@ std::string name_of_variant(const UnitSpec& unit, const std::string& tensor, std
   return unit.prefix + std::to_string(variant) + "." + tensor.substr(unit.prefix.size());
 }
 
+std::string name_of_variant(const UnitSpec& unit, const ParameterSpec& parameter, std::size_t variant) {
+  return parameter.slice ? parameter.name : name_of_variant(unit, parameter.name, variant);
+}
+
 UnitLayout::UnitLayout(const UnitSpec& unit, const MeshShape& mesh, std::size_t alignment)
     : mesh_(mesh), alignment_(alignment), common_(mesh.axes() - unit.apart), ranks_(mesh.size(common_)) {
   for (const ParameterSpec& parameter : unit.parameters) {
@@ -28,15 +32,21 @@ UnitLayout::UnitLayout(const UnitSpec& unit, const MeshShape& mesh, std::size_t 
 
 void UnitLayout::lay_out(const UnitSpec& unit, Part part) {
   std::size_t end = 0;
-  for (const bool whole : {true, false}) {
+  const auto place = [&](auto stands_here) {
     for (std::size_t parameter = 0; parameter < unit.parameters.size(); ++parameter) {
-      const bool is_whole = part == Part::trained && unit.parameters[parameter].whole.has_value();
-      if (parts_[parameter] != part || is_whole != whole) continue;
+      if (parts_[parameter] != part || !stands_here(unit.parameters[parameter])) continue;
       offsets_[parameter] = begin(part) + end;
       end += round_up(counts_[parameter], alignment_);
       if (part == Part::trained) trained_.push_back(parameter);
     }
-    if (part == Part::trained) (whole ? elementwise_begin_ : elementwise_end_) = end;
+    return end;
+  };
+  if (part == Part::trained) {
+    elementwise_begin_ = place([](const ParameterSpec& each) { return each.whole.has_value(); });
+    alike_begin_ = place([](const ParameterSpec& each) { return !each.whole && !each.is_alike(); });
+    elementwise_end_ = place([](const ParameterSpec& each) { return !each.whole && each.is_alike(); });
+  } else {
+    place([](const ParameterSpec&) { return true; });
   }
   shard_elements_[static_cast<std::size_t>(part)] = round_up((end + ranks_ - 1) / ranks_, alignment_);
 }

@@ -116,8 +116,10 @@ void add_units(Lines& lines, const std::vector<plan::UnitSpec>& units) {
       lines.add("unit " + unit.name + " apart", to_string(unit.apart) + ", with tensors under " + unit.prefix);
     }
     for (const plan::ParameterSpec& parameter : unit.parameters) {
-      lines.add(fmt::format("parameter {} of shape {}{}{} in unit {}", parameter.name, to_string(parameter.shape),
-                            parameter.optional ? ", optional" : "", parameter.frozen ? ", frozen" : "", unit.name));
+      lines.add(
+          fmt::format("parameter {} of shape {}{}{}{} in unit {}", parameter.name, to_string(parameter.shape),
+                      parameter.slice ? " in " + to_string(plan::whole_shape(parameter.shape, parameter.slice)) : "",
+                      parameter.optional ? ", optional" : "", parameter.frozen ? ", frozen" : "", unit.name));
     }
     for (const plan::BufferSpec& buffer : unit.buffers) {
       lines.add(fmt::format("buffer {} of shape {} in unit {}", buffer.name, to_string(buffer.shape), unit.name));

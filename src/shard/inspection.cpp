@@ -190,7 +190,11 @@ void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm
                                                   "gradient norms of " + plan.programs[executor.program()].name);
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
     for (std::size_t i = 0; i < norms.size(); ++i) {
-      if (!is_with(plan, rank, world, plan.apart(norms[i].parameter->unit()->index()))) continue;
+      const Parameter& parameter = *norms[i].parameter;
+      const std::size_t unit = parameter.unit()->index();
+      const bool of_one = parameter.options().slice.has_value();  // whichever rank has a part of it
+      if (!is_with(plan, rank, world, of_one ? plan.diverging() : plan.apart(unit))) continue;
+      if (!plan.counts(unit, parameter.unit()->index_of(parameter), rank)) continue;
       Sum squares{};
       std::memcpy(&squares, all.data() + (rank * norms.size() + i) * sizeof(Sum), sizeof(Sum));
       add_to(sums[i], squares);

@@ -190,27 +190,33 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
 
 // Values are computed on the host in fp32, rounded to nearest where masters are of 16 bits, and on a CUDA device taken
 // there by the task that computed them.
-void Operations::fill_initial(const Initial& initial, const InitialPlace& place, Stream& on) {
-  const bool on_host = on.device().kind() == DeviceKind::cpu, is_fp32 = place.values.type == DType::fp32;
-  const Bytes size = size_of(place.values.type) * place.count;
-  if (on_host && is_fp32)
-    return initial.fill({static_cast<float*>(place.values.data), place.count}, seed_, place.name, place.first);
-  std::vector<float> values(place.count);
-  initial.fill(values, seed_, place.name, place.first);
-  std::vector<bf16> rounded(is_fp32 ? 0 : place.count);
+void Operations::fill_initial(const kernels::Target& to, std::size_t count, const FillValues& fill, Stream& on) {
+  const bool on_host = on.device().kind() == DeviceKind::cpu, is_fp32 = to.type == DType::fp32;
+  const Bytes size = size_of(to.type) * count;
+  if (on_host && is_fp32) return fill({static_cast<float*>(to.data), count});
+  std::vector<float> values(count);
+  fill(values);
+  std::vector<bf16> rounded(is_fp32 ? 0 : count);
   std::transform(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounded.size()), rounded.begin(),
                  [](float value) { return bf16(value); });
   const void* const from = is_fp32 ? static_cast<const void*>(values.data()) : rounded.data();
   if (on_host) {
-    std::memcpy(place.values.data, from, size.count());
+    std::memcpy(to.data, from, size.count());
     return;
   }
-  device::cuda_queue(on).copy(place.values.data, from, size);
+  device::cuda_queue(on).copy(to.data, from, size);
   device::cuda_queue(on).synchronize();
 }
 
-std::string Operations::name_here(std::size_t unit, const std::string& tensor) const {
-  return plan::name_of_variant(plan_.units[unit], tensor, plan_.variant_of(unit, rank_));
+// An element of a slice has the value of the whole tensor's.
+void Operations::fill_slice(std::size_t unit, const plan::ParameterSpec& spec, const StatePiece& piece,
+                            std::span<float> values) const {
+  const std::size_t variant = plan_.variant_of(unit, rank_);
+  const std::string name = plan::name_of_variant(plan_.units[unit], spec, variant);
+  spec.map().for_each_run(
+      variant, piece.first, values.size(), [&](std::size_t own, std::size_t whole, std::size_t count) {
+        piece.parameter->initial().fill(values.subspan(own - piece.first, count), seed_, name, whole);
+      });
 }
 
 // The arena starts at zero, and with it padding and the optimizer's states.
@@ -219,17 +225,17 @@ void Operations::initialize(const Operation& operation, Stream& on) {
   on.submit([this, unit, &on] {
     const plan::Content& master = plan_.unit_buffers[unit][plan::Role::master];
     for (const StatePiece& piece : memory_.state_pieces(unit, master)) {
-      fill_initial(piece.parameter->initial(),
-                   {{piece.bytes.data(), master.type},
-                    piece.bytes.size() / size_of(master.type).count(),
-                    name_here(unit, piece.parameter->name()),
-                    piece.first},
-                   on);
+      const kernels::Target to{piece.bytes.data(), master.type};
+      const std::size_t count = piece.bytes.size() / size_of(master.type).count();
+      const plan::ParameterSpec& spec = plan_.units[unit].parameters[units_[unit]->index_of(*piece.parameter)];
+      fill_initial(
+          to, count, [&](std::span<float> values) { fill_slice(unit, spec, piece, values); }, on);
     }
     for (const Buffer* state : units_[unit]->buffers()) {
-      const std::span<float> values = memory_.values(*units_[unit], *state);
-      fill_initial(state->initial(), {{values.data(), DType::fp32}, values.size(), name_here(unit, state->name()), 0},
-                   on);
+      const std::span<float> there = memory_.values(*units_[unit], *state);
+      const std::string name = plan::name_of_variant(plan_.units[unit], state->name(), plan_.variant_of(unit, rank_));
+      const auto fill = [&](std::span<float> values) { state->initial().fill(values, seed_, name, 0); };
+      fill_initial({there.data(), DType::fp32}, there.size(), fill, on);
     }
   });
   set_anchor(unit, on);
@@ -365,13 +371,22 @@ void Operations::accumulate(const Operation& operation, Stream& on) {
   }
 }
 
+// Parameters that are alike on ranks which have the unit apart count once, and stand last in the trained part.
+std::size_t Operations::counted_elements(std::size_t unit, std::size_t elements) const {
+  if (plan_.variant_of(unit, rank_) == 0) return elements;
+  const plan::UnitLayout& layout = plan_.layouts[unit];
+  const std::size_t first = layout.share_begin(rank_, layout.common());
+  return std::min(elements, std::max(layout.alike_begin(), first) - first);
+}
+
 void Operations::sum_of_squares(const Operation& operation, Stream& on) {
   const Access& gradient = operation.operand(plan::Role::gradient);
   std::byte* const norm = address(operation.operand(plan::Role::norms).range);
   if (plan_.has_granules()) {
     kernels::exact_squares(on, source(gradient), elements(gradient), reinterpret_cast<kernels::ExactSquares*>(norm));
   } else {
-    kernels::sum_of_squares(on, source(gradient), elements(gradient), reinterpret_cast<double*>(norm));
+    kernels::sum_of_squares(on, source(gradient), counted_elements(operation.unit, elements(gradient)),
+                            reinterpret_cast<double*>(norm));
   }
 }
 

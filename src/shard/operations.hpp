@@ -101,13 +101,7 @@ class Operations {
     float learning_rate;  // of the unit
     const kernels::StepScalars* scalars;
   };
-  // Elements of a tensor, from the first one on, and its name.
-  struct InitialPlace {
-    kernels::Target values;
-    std::size_t count;
-    const std::string& name;
-    std::size_t first;
-  };
+  using FillValues = std::function<void(std::span<float> values)>;
 
   Communicator& communicator_of(const plan::Operation& operation) {
     return *communicators_[static_cast<std::size_t>(operation.stream)].at(operation.group.bits());
@@ -117,13 +111,14 @@ class Operations {
   void collect(const plan::Operation& operation, const Call& call, Stream& on);
   void pass_message(const plan::Operation& operation, Stream& on);
   void set_anchor(std::size_t unit, Stream& on);
-  // A tensor's full name in this rank's variant of the unit.
-  std::string name_here(std::size_t unit, const std::string& tensor) const;
-  void fill_initial(const Initial& initial, const InitialPlace& place, Stream& on);
+  void fill_initial(const kernels::Target& to, std::size_t count, const FillValues& fill, Stream& on);
+  void fill_slice(std::size_t unit, const plan::ParameterSpec& spec, const StatePiece& piece,
+                  std::span<float> values) const;
   void initialize(const plan::Operation& operation, Stream& on);
   void cast(const plan::Operation& operation, Stream& on);
   void prepare_gradient(const plan::Operation& operation, Stream& on);
   void accumulate(const plan::Operation& operation, Stream& on);
+  std::size_t counted_elements(std::size_t unit, std::size_t elements) const;
   void sum_of_squares(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);

@@ -118,11 +118,21 @@ std::vector<std::byte> whole_values(World& world, const plan::Plan& plan, const 
   std::vector<std::byte> sent(largest);
   if (mine) std::copy(mine->begin(), mine->end(), sent.begin());
   const std::vector<std::byte> all = world.gather(sent, fmt::format("whole({}), {}", parameter.name(), asked.state));
-  std::vector<std::byte> result(bytes_of(parameter.elements()));
+  const plan::ParameterSpec& spec = plan.units[unit.index()].parameters[index];
+  const AxisSet slices = spec.slice && !spec.is_alike() ? AxisSet(Axis::tensor) : AxisSet();
+  std::vector<std::byte> result(bytes_of(element_count(parameter.whole_shape())));
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
-    if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - asked.owned)) continue;
-    std::memcpy(result.data() + bytes_of(shares[rank]->parameter_offset), all.data() + rank * largest,
-                bytes_of(shares[rank]->count));
+    if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - asked.owned - slices)) continue;
+    const std::byte* const share = all.data() + rank * largest;
+    if (slices.empty()) {
+      std::memcpy(result.data() + bytes_of(shares[rank]->parameter_offset), share, bytes_of(shares[rank]->count));
+      continue;
+    }
+    spec.map().for_each_run(plan.variant_of(unit.index(), rank), shares[rank]->parameter_offset, shares[rank]->count,
+                            [&](std::size_t own, std::size_t whole, std::size_t count) {
+                              std::memcpy(result.data() + bytes_of(whole),
+                                          share + bytes_of(own - shares[rank]->parameter_offset), bytes_of(count));
+                            });
   }
   return result;
 }
@@ -134,7 +144,7 @@ std::vector<float> whole_parameter(World& world, const plan::Plan& plan, const W
   std::optional<std::span<const std::byte>> mine;
   if (found != pieces.end()) mine = std::as_bytes(found->values);
   const std::vector<std::byte> bytes = whole_values(world, plan, asked, mine);
-  std::vector<float> result(asked.parameter.elements());
+  std::vector<float> result(bytes.size() / sizeof(float));
   if (!bytes.empty()) std::memcpy(result.data(), bytes.data(), bytes.size());
   return result;
 }

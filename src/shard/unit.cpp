@@ -160,7 +160,9 @@ plan::UnitSpec Unit::spec() const {
     spec.parameters.push_back({.name = parameter->name(),
                                .shape = parameter->shape(),
                                .optional = parameter->options().optional,
-                               .frozen = parameter->options().frozen});
+                               .frozen = parameter->options().frozen,
+                               .slice = parameter->options().slice});
+    if (parameter->options().slice) spec.apart = spec.apart | Axis::tensor;
   }
   for (const Buffer* buffer : buffers()) spec.buffers.push_back({buffer->name(), buffer->shape()});
   for (const Collective* collective : collectives()) spec.collectives.push_back(collective->spec());

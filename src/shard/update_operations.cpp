@@ -91,11 +91,17 @@ std::vector<kernels::RoundedSpans> Operations::rounds_of(std::size_t unit, std::
     const std::size_t begin = std::max(piece.shard_offset, first);
     const std::size_t end = std::min(piece.shard_offset + piece.count, first + count);
     if (begin >= end) continue;
-    result.push_back({.to = masters + begin,
-                      .from = widened + (begin - first),
-                      .count = end - begin,
-                      .key = key_of(seed_, name_here(unit, plan_.units[unit].parameters[piece.parameter].name)),
-                      .first = piece.parameter_offset + (begin - piece.shard_offset)});
+    const plan::ParameterSpec& parameter = plan_.units[unit].parameters[piece.parameter];
+    const std::size_t variant = plan_.variant_of(unit, rank_);
+    const PhiloxKey key = key_of(seed_, plan::name_of_variant(plan_.units[unit], parameter, variant));
+    const std::size_t here = piece.parameter_offset + (begin - piece.shard_offset);  // in the parameter
+    parameter.map().for_each_run(variant, here, end - begin, [&](std::size_t own, std::size_t whole, std::size_t run) {
+      result.push_back({.to = masters + begin + (own - here),
+                        .from = widened + (begin - first) + (own - here),
+                        .count = run,
+                        .key = key,
+                        .first = whole});
+    });
   }
   return result;
 }

@@ -28,7 +28,8 @@ namespace {
 std::size_t parameter_count(const tessera::FullyShard& model) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < model.unit_count(); ++i) {
-    for (const tessera::Parameter* parameter : model.unit(i).parameters()) count += parameter->elements();
+    for (const tessera::Parameter* parameter : model.unit(i).parameters())
+      count += tessera::element_count(parameter->whole_shape());
   }
   return count;
 }

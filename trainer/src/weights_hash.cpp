@@ -44,9 +44,15 @@ std::vector<std::uint64_t> hashes_of_pieces(tessera::FullyShard& model, std::siz
     const tessera::Unit& unit = model.unit(u);
     const std::size_t variant = plan.variant_of(u, rank);
     for (const tessera::ParameterPiece& piece : model.pieces(unit)) {
-      const std::size_t first = variant * piece.parameter->elements() + piece.first;
-      hashes[before + unit.index_of(*piece.parameter)] +=
-          hash_elements(first, on_host(model.stream(), piece.values, room));
+      const std::size_t index = unit.index_of(*piece.parameter);
+      const tessera::plan::ParameterSpec& spec = plan.units[u].parameters[index];
+      if (!plan.counts(u, index, rank)) continue;
+      const std::span<const float> values = on_host(model.stream(), piece.values, room);
+      const std::size_t before_variant = spec.slice ? 0 : variant * piece.parameter->elements();
+      spec.map().for_each_run(
+          variant, piece.first, values.size(), [&](std::size_t own, std::size_t whole, std::size_t count) {
+            hashes[before + index] += hash_elements(before_variant + whole, values.subspan(own - piece.first, count));
+          });
     }
     before += unit.parameters().size();
   }

@@ -22,6 +22,7 @@
 
 #include "tessera/base/shape.hpp"
 #include "tessera/plan/program.hpp"
+#include "tessera/plan/slice.hpp"
 #include "tessera/plan/state_spec.hpp"
 #include "tessera/plan/strategy.hpp"
 
@@ -44,6 +45,11 @@ struct ParameterSpec {
   bool optional = false;
   bool frozen = false;
   std::optional<WholeSpec> whole = std::nullopt;
+  // In a unit that is apart along Axis::tensor this is none of many tensors then, but a part of one, or the same one on
+  // all ranks.
+  std::optional<Slice> slice = std::nullopt;
+  bool is_alike() const { return slice && !slice->dimension; }
+  SliceMap map() const { return {shape, slice}; }
 };
 
 // State that is not trained: whole and fp32 on every rank.
@@ -123,8 +129,9 @@ struct UnitSpec {
 };
 
 // The full name of one of the unit's tensors, as it is in files: of a unit that is apart "experts.up.weight" is
-// "experts.3.up.weight" in variant 3 (Plan::variant_of).
+// "experts.3.up.weight" in variant 3 (Plan::variant_of). Of slices of one tensor it is that one's.
 std::string name_of_variant(const UnitSpec& unit, const std::string& tensor, std::size_t variant);
+std::string name_of_variant(const UnitSpec& unit, const ParameterSpec& parameter, std::size_t variant);
 
 enum class Part { trained, frozen };
 inline constexpr Part all_parts[] = {Part::trained, Part::frozen};
@@ -161,10 +168,12 @@ class UnitLayout {
     return begin(part) + shard_elements(part) * place(rank);
   }
   // The trained parameters in the order in which they stand: those that the optimizer sees whole first. The others
-  // stand from one of these elements of the part to the other.
+  // stand from one of these elements of the part to the other, and last of them those that are alike on ranks which
+  // have the unit apart.
   const std::vector<std::size_t>& trained() const { return trained_; }
   std::size_t elementwise_begin() const { return elementwise_begin_; }
   std::size_t elementwise_end() const { return elementwise_end_; }
+  std::size_t alike_begin() const { return alike_begin_; }
 
   // These take a part that is sharded over some axes, those that have the unit apart aside: what a rank holds of it,
   // and where it begins in a buffer that holds this alone.
@@ -211,6 +220,7 @@ class UnitLayout {
   std::vector<std::size_t> trained_;
   std::size_t elementwise_begin_ = 0;
   std::size_t elementwise_end_ = 0;
+  std::size_t alike_begin_ = 0;
   std::vector<std::size_t> buffer_offsets_;
   std::size_t buffer_elements_ = 0;
 };

@@ -379,6 +379,11 @@ struct Plan {
   std::size_t variant_of(std::size_t unit, std::size_t rank) const {
     return mesh.index_of(apart(unit), mesh.place_of(rank));
   }
+  // Whether an element of the whole tensor is the rank's to count: of what is alike on all that have the unit apart,
+  // the first one's.
+  bool counts(std::size_t unit, std::size_t parameter, std::size_t rank) const {
+    return !units[unit].parameters[parameter].is_alike() || variant_of(unit, rank) == 0;
+  }
   // Gradients are summed along these, one axis after the other: along those of more than one rank, and the innermost;
   // along none, where no other rank has the unit. Granules are summed along all at once, so that their order is that of
   // ranks.

@@ -44,8 +44,8 @@ class ModelInspection : public ModelSteps {
   // it is, unless it is written, too. Collective.
   void shards_changed();
 
-  // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Only between
-  // steps. Collective; synchronises.
+  // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Of slices that
+  // is the tensor that they are cut from. Only between steps. Collective; synchronises.
   std::vector<float> whole(const Parameter& parameter, std::string_view state = "master");
   // Returns the norm of every parameter that the program trains, of its last step, in the order of units and
   // parameters; the same bits for every strategy. After update() and before the next window. Collective; synchronises.

@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tessera/base/shape.hpp"
+#include "tessera/plan/slice.hpp"
 #include "tessera/shard/initial.hpp"
 
 #pragma GCC visibility push(default)
@@ -44,6 +46,11 @@ struct ParameterOptions {
   bool optional = false;
   // A frozen parameter has no gradient and no optimizer state.
   bool frozen = false;
+  // Ranks along Axis::tensor have a slice each of one tensor, of which the parameter's shape is this rank's; or the
+  // same values, of which the gradient has to be the whole one on every rank, bit by bit. Initial values, files, norms
+  // and whole() see that one tensor, whatever the number of slices. A unit with such a parameter is apart along that
+  // axis, and this is its choice for every other of its parameters, too: else it is another tensor on each rank.
+  std::optional<plan::Slice> slice = std::nullopt;
 };
 
 class Parameter {
@@ -52,6 +59,7 @@ class Parameter {
 
   const Shape& shape() const { return shape_; }
   std::size_t elements() const { return elements_; }
+  Shape whole_shape() const { return plan::whole_shape(shape_, options_.slice); }
   const Initial& initial() const { return initial_; }
   const ParameterOptions& options() const { return options_; }
 

@@ -16,8 +16,8 @@ namespace tessera {
 
 class Unit;
 
-// Elements [first, first + values.size()) of one parameter, in fp32, in the memory of the model's device, unless who
-// hands it out says otherwise.
+// Elements [first, first + values.size()) of one parameter as this rank has it, a slice, say (ParameterOptions::slice),
+// in fp32, in the memory of the model's device, unless who hands it out says otherwise.
 struct ParameterPiece {
   const Parameter* parameter;
   std::size_t first;

@@ -55,7 +55,8 @@ struct UnitOptions {
   // divided by all ranks x micro-batches, where ranks along Axis::tensor, which compute on the same samples, count
   // once. In files, and for initial values, its tensors have the number of the variant behind the prefix:
   // "experts.up.weight" of replica 3 is "experts.3.up.weight". Its collectives are among the ranks that have it in
-  // common, unless they say other axes. Not with outer steps.
+  // common, unless they say other axes. Not with outer steps. Slices of one tensor say so themselves
+  // (ParameterOptions::slice).
   AxisSet apart = {};
   // Where the states of its optimizer, and its masters, stand between updates, in place of what the model's
   // FullyShardOptions::offload says. The host's memory is pinned, of a device. Masters that windows read themselves
