@@ -15,7 +15,8 @@ inline AdamWRule rule_of(const AdamWSettings& settings, const StepScalars& scala
           .epsilon = settings.epsilon,
           .weight_decay = settings.weight_decay,
           .first_correction = corrections.first,
-          .second_correction = corrections.second};
+          .second_correction = corrections.second,
+          .coupled = settings.coupled};
 }
 
 }  // namespace tessera::kernels

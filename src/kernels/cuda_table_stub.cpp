@@ -22,6 +22,7 @@ void ranked_sum(void*, const RankedSumArguments&, bool) { refuse(); }
 void strided_ranked_sum(void*, const RankedSumArguments&, const StridedContributions&, bool) { refuse(); }
 void adamw(void*, const AdamWSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
 void adamw8bit(void*, const AdamW8bitSpans&, std::span<const AdamWRun>, float, const StepScalars*) { refuse(); }
+void root_scaled(void*, const RootScaledSpans&, std::span<const RootScaledRun>, float, const StepScalars*) { refuse(); }
 void sgd(void*, const SgdSpans&, std::span<const SgdRun>, float, const StepScalars*) { refuse(); }
 void outer_update(void*, const OuterSpans&, const OuterSettings&) { refuse(); }
 void muon_direction(void*, const MuonSpans&, const MuonSettings&, const StepScalars*) { refuse(); }

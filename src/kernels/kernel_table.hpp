@@ -53,6 +53,7 @@ struct AdamWRule {
   float weight_decay;
   float first_correction;   // 1 - beta1^t
   float second_correction;  // 1 - beta2^t
+  bool coupled;             // the decay is the gradient's
 };
 
 struct AdamWArguments {
@@ -91,7 +92,28 @@ struct SgdArguments {
   float learning_rate;
   float momentum;
   float weight_decay;
+  float kept;  // of the gradient beside the velocity: 1 - dampening
   bool nesterov;
+  void* rounded;  // as AdamW's
+  Format rounded_format;
+};
+
+struct RootScaledArguments {
+  float* master;
+  float* squares;
+  float* mean;      // null: not centred
+  float* velocity;  // null: no momentum
+  const void* gradient;
+  Format gradient_format;
+  std::size_t count;
+  float gradient_factor;
+  float learning_rate;  // of the step, its decay included
+  float decay;
+  float rest;
+  float epsilon;
+  float weight_decay;
+  float initial;
+  float momentum;
   void* rounded;  // as AdamW's
   Format rounded_format;
 };
@@ -120,6 +142,7 @@ struct KernelTable {
   void (*adamw)(const AdamWArguments&);
   void (*adamw8bit)(const AdamW8bitArguments&, const AdamWRule&, const DynamicMap& first, const DynamicMap& second);
   void (*sgd)(const SgdArguments&);
+  void (*root_scaled)(const RootScaledArguments&);
   void (*round)(const RoundArguments&);
 };
 

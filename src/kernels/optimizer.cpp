@@ -40,7 +40,31 @@ SgdArguments arguments_of(const SgdSpans& spans, const SgdSettings& settings, co
       .learning_rate = settings.learning_rate,
       .momentum = settings.momentum,
       .weight_decay = settings.weight_decay,
+      .kept = kept_gradient(scalars, settings),
       .nesterov = settings.nesterov,
+      .rounded = spans.rounded.data,
+      .rounded_format = format_of(spans.rounded.type),
+  };
+}
+
+RootScaledArguments arguments_of(const RootScaledSpans& spans, const RootScaledSettings& settings,
+                                 const StepScalars& scalars) {
+  return {
+      .master = spans.master,
+      .squares = spans.squares,
+      .mean = spans.mean,
+      .velocity = spans.velocity,
+      .gradient = spans.gradient.data,
+      .gradient_format = format_of(spans.gradient.type),
+      .count = spans.count,
+      .gradient_factor = scalars.gradient_factor,
+      .learning_rate = rate_of(scalars, settings),
+      .decay = settings.decay,
+      .rest = rest_of(settings),
+      .epsilon = settings.epsilon,
+      .weight_decay = settings.weight_decay,
+      .initial = settings.initial,
+      .momentum = settings.momentum,
       .rounded = spans.rounded.data,
       .rounded_format = format_of(spans.rounded.type),
   };
@@ -53,19 +77,23 @@ const void* from_element(const void* gradient, Format format, std::size_t begin)
   return static_cast<const std::byte*>(gradient) + begin * (format == Format::fp32 ? 4 : 2);
 }
 
-AdamWArguments share_of(AdamWArguments all, std::size_t begin, std::size_t end) {
-  all.master += begin;
+void move_states(AdamWArguments& all, std::size_t begin) {
   all.first_moment += begin;
   all.second_moment += begin;
-  all.gradient = from_element(all.gradient, all.gradient_format, begin);
-  all.rounded = from_element(all.rounded, begin);
-  all.count = end - begin;
-  return all;
+}
+void move_states(SgdArguments& all, std::size_t begin) {
+  if (all.velocity != nullptr) all.velocity += begin;
+}
+void move_states(RootScaledArguments& all, std::size_t begin) {
+  all.squares += begin;
+  if (all.mean != nullptr) all.mean += begin;
+  if (all.velocity != nullptr) all.velocity += begin;
 }
 
-SgdArguments share_of(SgdArguments all, std::size_t begin, std::size_t end) {
+template <typename Arguments>
+Arguments share_of(Arguments all, std::size_t begin, std::size_t end) {
   all.master += begin;
-  if (all.velocity != nullptr) all.velocity += begin;
+  move_states(all, begin);
   all.gradient = from_element(all.gradient, all.gradient_format, begin);
   all.rounded = from_element(all.rounded, begin);
   all.count = end - begin;
@@ -95,10 +123,9 @@ void require_half(const Target& rounded) {
     throw UsageError("an update rounds its masters to bf16 or fp16, and was asked for fp32");
 }
 
-void require_velocity(const SgdSpans& spans, const SgdSettings& settings) {
-  if (spans.count > 0 && spans.velocity == nullptr && settings.momentum != 0.0f) {
-    throw UsageError(fmt::format("sgd with momentum {} was given no velocity buffer", settings.momentum));
-  }
+void require_velocity(const char* kernel, const float* velocity, float momentum, std::size_t count) {
+  if (count == 0 || velocity != nullptr || momentum == 0.0f) return;
+  throw UsageError(fmt::format("{} with momentum {} was given no velocity buffer", kernel, momentum));
 }
 
 // Once in many steps, so the compiler's own vectors are enough.
@@ -136,7 +163,7 @@ void adamw(Stream& stream, AdamWSpans spans, std::span<const AdamWRun> runs, flo
 }
 
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars) {
-  require_velocity(spans, settings);
+  require_velocity("sgd", spans.velocity, settings.momentum, spans.count);
   require_half(spans.rounded);
   const SgdRun all{0, spans.count, settings};
   if (on_cuda(stream)) {
@@ -147,12 +174,33 @@ void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars
 
 void sgd(Stream& stream, SgdSpans spans, std::span<const SgdRun> runs, float learning_rate,
          const StepScalars* scalars) {
-  for (const SgdRun& run : runs) require_velocity(spans, run.settings);
+  for (const SgdRun& run : runs) require_velocity("sgd", spans.velocity, run.settings.momentum, spans.count);
   require_half(spans.rounded);
   if (on_cuda(stream)) {
     return issue(stream, [=](void* native) { cuda::sgd(native, spans, runs, learning_rate, scalars); });
   }
   stream.submit([=, run = active_table().sgd] { run_each(run, spans, runs, learning_rate, *scalars); });
+}
+
+void root_scaled(Stream& stream, RootScaledSpans spans, RootScaledSettings settings, const StepScalars* scalars) {
+  require_velocity("root_scaled", spans.velocity, settings.momentum, spans.count);
+  require_half(spans.rounded);
+  const RootScaledRun all{0, spans.count, settings};
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { cuda::root_scaled(native, spans, {&all, 1}, 1.0f, scalars); });
+  }
+  stream.submit([=, run = active_table().root_scaled] { run_each(run, spans, std::span(&all, 1), 1.0f, *scalars); });
+}
+
+void root_scaled(Stream& stream, RootScaledSpans spans, std::span<const RootScaledRun> runs, float learning_rate,
+                 const StepScalars* scalars) {
+  for (const RootScaledRun& run : runs)
+    require_velocity("root_scaled", spans.velocity, run.settings.momentum, spans.count);
+  require_half(spans.rounded);
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { cuda::root_scaled(native, spans, runs, learning_rate, scalars); });
+  }
+  stream.submit([=, run = active_table().root_scaled] { run_each(run, spans, runs, learning_rate, *scalars); });
 }
 
 void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings) {

@@ -44,6 +44,19 @@ TESSERA_ANY_DEVICE inline BiasCorrections bias_corrections(const StepScalars& sc
   return {static_cast<float>(1.0 - first), static_cast<float>(1.0 - second)};
 }
 
+// The gradient beside SGD's velocity is dampened, but for the first one.
+TESSERA_ANY_DEVICE inline float kept_gradient(const StepScalars& scalars, const SgdSettings& settings) {
+  return scalars.step - settings.begun == 1 ? 1.0f : 1.0f - settings.dampening;
+}
+
+TESSERA_ANY_DEVICE inline float rest_of(const RootScaledSettings& settings) {
+  return settings.decay == 1.0f ? 1.0f : 1.0f - settings.decay;
+}
+TESSERA_ANY_DEVICE inline float rate_of(const StepScalars& scalars, const RootScaledSettings& settings) {
+  const auto before = static_cast<float>(scalars.step - settings.begun - 1);
+  return settings.learning_rate / (1.0f + before * settings.rate_decay);
+}
+
 // ---- a rank's row: norms, its part, the weights of its granules ----
 
 inline constexpr std::size_t part_values = sizeof(StepPart) / sizeof(double);

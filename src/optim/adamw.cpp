@@ -1,7 +1,8 @@
-// AdamW as the runtime sees it: settings around the fused kernel.
+// AdamW and Adam as the runtime sees them: settings around the fused kernel.
 #include "tessera/optim/adamw.hpp"
 
 #include "optim/adamw_formula.hpp"
+#include "tessera/optim/adam.hpp"
 
 namespace tessera {
 
@@ -21,24 +22,40 @@ void update_adamw(Stream& stream, const OptimizerSpans& unit, std::span<const ke
   kernels::adamw(stream, adamw_spans(unit), runs, learning_rate, scalars);
 }
 
+AdamW decoupled(const Adam& settings) {
+  return {.learning_rate = settings.learning_rate,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .epsilon = settings.epsilon,
+          .weight_decay = settings.weight_decay,
+          .clip_norm = settings.clip_norm,
+          .groups = settings.groups};
+}
+
 class AdamWOptimizer final : public optim::AdamWFormula {
  public:
-  explicit AdamWOptimizer(const AdamW& settings) : AdamWFormula(settings, "AdamW") {}
+  explicit AdamWOptimizer(const AdamW& settings) : AdamWFormula(settings, "AdamW"), name_("adamw") {}
+  explicit AdamWOptimizer(const Adam& settings) : AdamWFormula(decoupled(settings), "Adam", true), name_("adam") {}
 
-  std::string_view name() const final { return "adamw"; }
+  std::string_view name() const final { return name_; }
   std::vector<std::string> states() const final { return {"m", "v"}; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const kernels::StepScalars* scalars) const final {
     kernels::adamw(stream, adamw_spans(spans), kernel_settings(group, group.learning_rate), scalars);
   }
   std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> runs) const final {
-    return std::make_unique<optim::AdamWUpdate>(kernel_runs(runs), update_adamw);
+    return prepared(runs, update_adamw);
   }
+
+ private:
+  std::string_view name_;
 };
 
 }  // namespace
 
 AdamW::operator std::shared_ptr<const Optimizer>() const { return std::unique_ptr<Optimizer>(*this); }
 AdamW::operator std::unique_ptr<Optimizer>() const { return std::make_unique<AdamWOptimizer>(*this); }
+Adam::operator std::shared_ptr<const Optimizer>() const { return std::unique_ptr<Optimizer>(*this); }
+Adam::operator std::unique_ptr<Optimizer>() const { return std::make_unique<AdamWOptimizer>(*this); }
 
 }  // namespace tessera

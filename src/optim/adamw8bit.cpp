@@ -49,7 +49,7 @@ class AdamW8bitOptimizer final : public optim::AdamWFormula {
     kernels::adamw8bit(stream, spans_of_8bit(spans), kernel_settings(group, group.learning_rate), scalars);
   }
   std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> runs) const final {
-    return std::make_unique<optim::AdamWUpdate>(kernel_runs(runs), update_adamw8bit);
+    return prepared(runs, update_adamw8bit);
   }
 };
 

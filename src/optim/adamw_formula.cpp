@@ -24,7 +24,8 @@ void check_adamw(const AdamW& settings, std::string_view self) {
 
 }  // namespace
 
-AdamWFormula::AdamWFormula(AdamW settings, std::string_view self) : settings_(std::move(settings)) {
+AdamWFormula::AdamWFormula(AdamW settings, std::string_view self, bool coupled)
+    : settings_(std::move(settings)), coupled_(coupled) {
   check_adamw(settings_, self);
 }
 
@@ -43,15 +44,14 @@ kernels::AdamWSettings AdamWFormula::kernel_settings(const OptimizerGroup& group
           .epsilon = group.epsilon.value_or(settings_.epsilon),
           .weight_decay = group.weight_decay,
           .own_decays = group.own_decays || beta1 != settings_.beta1 || beta2 != settings_.beta2,
+          .coupled = coupled_,
           .begun = group.begun};
 }
 
-std::vector<kernels::AdamWRun> AdamWFormula::kernel_runs(std::span<const OptimizerRun> runs) const {
-  std::vector<kernels::AdamWRun> prepared;
-  for (const OptimizerRun& run : runs) {
-    prepared.push_back({run.first, run.count, kernel_settings(run.group, run.learning_rate_scale)});
-  }
-  return prepared;
+std::unique_ptr<UnitUpdate> AdamWFormula::prepared(std::span<const OptimizerRun> runs,
+                                                   PreparedUpdate<kernels::AdamWSettings>::Enqueue enqueue) const {
+  const auto settings_of = [this](const OptimizerGroup& group, float rate) { return kernel_settings(group, rate); };
+  return std::make_unique<PreparedUpdate<kernels::AdamWSettings>>(runs, settings_of, enqueue);
 }
 
 }  // namespace tessera::optim

@@ -4,12 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "optim/prepared_update.hpp"
 #include "optim/settings.hpp"
 #include "tessera/kernels/optimizer.hpp"
 #include "tessera/optim/adamw.hpp"
@@ -18,8 +19,9 @@ namespace tessera::optim {
 
 class AdamWFormula : public Optimizer {
  public:
-  // `self` names the settings in errors. Throws UsageError for one that is out of range.
-  AdamWFormula(AdamW settings, std::string_view self);
+  // `self` names the settings in errors; `coupled` as in kernels::AdamWSettings. Throws UsageError for a setting that
+  // is out of range.
+  AdamWFormula(AdamW settings, std::string_view self, bool coupled = false);
 
   float learning_rate() const final { return settings_.learning_rate; }
   float weight_decay() const final { return settings_.weight_decay; }
@@ -33,27 +35,12 @@ class AdamWFormula : public Optimizer {
 
  protected:
   kernels::AdamWSettings kernel_settings(const OptimizerGroup& group, float learning_rate) const;
-  std::vector<kernels::AdamWRun> kernel_runs(std::span<const OptimizerRun> runs) const;
+  std::unique_ptr<UnitUpdate> prepared(std::span<const OptimizerRun> runs,
+                                       PreparedUpdate<kernels::AdamWSettings>::Enqueue enqueue) const;
 
  private:
   AdamW settings_;
-};
-
-// Updates all runs of a unit by one call of `enqueue`.
-class AdamWUpdate final : public UnitUpdate {
- public:
-  using Enqueue = void (*)(Stream&, const OptimizerSpans&, std::span<const kernels::AdamWRun>, float,
-                           const kernels::StepScalars*);
-  AdamWUpdate(std::vector<kernels::AdamWRun> runs, Enqueue enqueue) : runs_(std::move(runs)), enqueue_(enqueue) {}
-
-  void update(Stream& stream, const OptimizerSpans& unit, float learning_rate,
-              const kernels::StepScalars* scalars) const final {
-    if (!runs_.empty()) enqueue_(stream, unit, runs_, learning_rate, scalars);
-  }
-
- private:
-  std::vector<kernels::AdamWRun> runs_;
-  Enqueue enqueue_;
+  bool coupled_;
 };
 
 }  // namespace tessera::optim

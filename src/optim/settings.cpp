@@ -44,4 +44,13 @@ void check_groups(std::string_view optimizer, const std::vector<ParameterGroup>&
   }
 }
 
+void refuse_adams_settings(std::string_view optimizer, const std::vector<ParameterGroup>& groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const ParameterGroup& group = groups[i];
+    if (!group.beta1 && !group.beta2 && !group.epsilon) continue;
+    throw UsageError(
+        fmt::format("{}: groups[{}] sets beta1, beta2 or epsilon, which are Adam's and AdamW's", optimizer, i));
+  }
+}
+
 }  // namespace tessera::optim

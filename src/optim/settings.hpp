@@ -21,5 +21,7 @@ void require_fraction(const Setting& setting);      // in [0, 1)
 
 // Each group has a pattern, and its settings are in range.
 void check_groups(std::string_view optimizer, const std::vector<ParameterGroup>& groups);
+// None has settings that this optimizer would not read.
+void refuse_adams_settings(std::string_view optimizer, const std::vector<ParameterGroup>& groups);
 
 }  // namespace tessera::optim

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "optim/prepared_update.hpp"
 #include "optim/settings.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/optimizer.hpp"
@@ -19,16 +19,17 @@ void check(const Sgd& settings) {
   constexpr std::string_view self = "Sgd";
   optim::require_not_negative({self, "learning_rate", settings.learning_rate});
   optim::require_fraction({self, "momentum", settings.momentum});
+  optim::require_fraction({self, "dampening", settings.dampening});
   optim::require_not_negative({self, "weight_decay", settings.weight_decay});
   optim::require_not_negative({self, "clip_norm", settings.clip_norm});
   optim::check_groups(self, settings.groups);
-  for (std::size_t i = 0; i < settings.groups.size(); ++i) {
-    const ParameterGroup& group = settings.groups[i];
-    if (!group.beta1 && !group.beta2 && !group.epsilon) continue;
-    throw UsageError(fmt::format("Sgd: groups[{}] sets beta1, beta2 or epsilon, which are AdamW's", i));
+  optim::refuse_adams_settings(self, settings.groups);
+  if (settings.momentum == 0.0f && (settings.nesterov || settings.dampening != 0.0f)) {
+    throw UsageError(
+        fmt::format("Sgd: {} needs momentum above 0, but it is 0", settings.nesterov ? "nesterov" : "dampening"));
   }
-  if (settings.nesterov && settings.momentum == 0.0f)
-    throw UsageError("Sgd: nesterov needs momentum above 0, but it is 0");
+  if (settings.nesterov && settings.dampening != 0.0f)
+    throw UsageError(fmt::format("Sgd: nesterov needs a dampening of 0, but it is {}", settings.dampening));
 }
 
 kernels::SgdSpans sgd_spans(const OptimizerSpans& spans) {
@@ -39,18 +40,10 @@ kernels::SgdSpans sgd_spans(const OptimizerSpans& spans) {
           .rounded = spans.parameters};
 }
 
-class SgdUpdate final : public UnitUpdate {
- public:
-  explicit SgdUpdate(std::vector<kernels::SgdRun> runs) : runs_(std::move(runs)) {}
-
-  void update(Stream& stream, const OptimizerSpans& unit, float learning_rate,
-              const kernels::StepScalars* scalars) const final {
-    if (!runs_.empty()) kernels::sgd(stream, sgd_spans(unit), runs_, learning_rate, scalars);
-  }
-
- private:
-  std::vector<kernels::SgdRun> runs_;
-};
+void update_sgd(Stream& stream, const OptimizerSpans& unit, std::span<const kernels::SgdRun> runs, float learning_rate,
+                const kernels::StepScalars* scalars) {
+  kernels::sgd(stream, sgd_spans(unit), runs, learning_rate, scalars);
+}
 
 class SgdOptimizer final : public Optimizer {
  public:
@@ -64,7 +57,9 @@ class SgdOptimizer final : public Optimizer {
   float weight_decay() const final { return settings_.weight_decay; }
   std::vector<ParameterGroup> groups() const final { return settings_.groups; }
   std::vector<OptimizerSetting> settings() const final {
-    return {{"momentum", fmt::format("{}", settings_.momentum)}, {"nesterov", fmt::format("{}", settings_.nesterov)}};
+    return {{"momentum", fmt::format("{}", settings_.momentum)},
+            {"nesterov", fmt::format("{}", settings_.nesterov)},
+            {"dampening", fmt::format("{}", settings_.dampening)}};
   }
   kernels::StepSettings step_settings() const final { return {.clip_norm = settings_.clip_norm}; }
 
@@ -75,11 +70,8 @@ class SgdOptimizer final : public Optimizer {
     kernels::sgd(stream, sgd_spans(spans), kernel_settings(group, group.learning_rate), scalars);
   }
   std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun> runs) const final {
-    std::vector<kernels::SgdRun> prepared;
-    for (const OptimizerRun& run : runs) {
-      prepared.push_back({run.first, run.count, kernel_settings(run.group, run.learning_rate_scale)});
-    }
-    return std::make_unique<SgdUpdate>(std::move(prepared));
+    const auto settings_of = [this](const OptimizerGroup& group, float rate) { return kernel_settings(group, rate); };
+    return std::make_unique<optim::PreparedUpdate<kernels::SgdSettings>>(runs, settings_of, update_sgd);
   }
 
  private:
@@ -87,7 +79,9 @@ class SgdOptimizer final : public Optimizer {
     return {.learning_rate = learning_rate,
             .momentum = settings_.momentum,
             .weight_decay = group.weight_decay,
-            .nesterov = settings_.nesterov};
+            .nesterov = settings_.nesterov,
+            .dampening = settings_.dampening,
+            .begun = group.begun};
   }
   bool keeps_velocity() const { return settings_.momentum != 0.0f; }
 

@@ -14,7 +14,7 @@ import unittest
 
 # Kernels that read and write packs of 16 bytes, and those that only read them, by how their names begin.
 READ_AND_WRITE_PACKS = re.compile(r"(forward_rows|backward_rows|backward_rows_and_sums|scale_rows|see|gather_gradient)<[48],|map_elements<|"
-                                  r"logit_gradients<|statistics_and_gradients<|run_(adamw|adamw8bit|sgd)<|run_elements<(Divide|Outer|Accumulate)")
+                                  r"logit_gradients<|statistics_and_gradients<|run_(adamw|adamw8bit|sgd|root_scaled)<|run_elements<(Divide|Outer|Accumulate)")
 READ_PACKS = re.compile(r"delta_rows<[48],|softmax_statistics<|add_(blocks|exact_squares)<\(Format\)0")
 TENSOR_CORES = re.compile(r"(forward_tiles|query_gradients|key_gradients)<")
 WRITE_PACKS = re.compile(r"run_sum<|run_elements<CastElements<\(Format\)0,")

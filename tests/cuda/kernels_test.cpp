@@ -223,6 +223,20 @@ struct AdamWUpdates {
   }
 };
 
+struct RootScaledUpdates {
+  static kernels::RootScaledSpans of(const kernels::AdamWSpans& spans) {
+    return {spans.master, spans.second_moment, nullptr, spans.first_moment, spans.gradient, spans.count, spans.rounded};
+  }
+  static void at_once(Stream& on, const kernels::AdamWSpans& spans, std::span<const kernels::RootScaledRun> runs,
+                      float rate, const kernels::StepScalars* scalars) {
+    kernels::root_scaled(on, of(spans), runs, rate, scalars);
+  }
+  static void one(Stream& on, const kernels::AdamWSpans& spans, const kernels::RootScaledSettings& settings,
+                  const kernels::StepScalars* scalars) {
+    kernels::root_scaled(on, of(spans), settings, scalars);
+  }
+};
+
 struct SgdUpdates {
   static kernels::SgdSpans of(const kernels::AdamWSpans& spans) {
     return {spans.master, spans.first_moment, spans.gradient, spans.count, spans.rounded};
@@ -246,7 +260,8 @@ TEST_CASE_TEMPLATE("cuda: runs with settings of their own have the CPU's bits, a
                                                 .beta2 = 0.95f,
                                                 .epsilon = i % 4 == 0 ? 1e-6f : 1e-8f,
                                                 .weight_decay = i % 3 == 0 ? 0.0f : 0.1f,
-                                                .own_decays = i % 5 == 1};
+                                                .own_decays = i % 5 == 1,
+                                                .coupled = i % 2 == 1};
                 }),
                 AdamWUpdates{});
   check_runs<T>(
@@ -254,6 +269,13 @@ TEST_CASE_TEMPLATE("cuda: runs with settings of their own have the CPU's bits, a
         return kernels::SgdSettings{0.1f * static_cast<float>(i % 7), 0.9f, i % 3 == 0 ? 0.0f : 0.1f, i % 2 == 0};
       }),
       SgdUpdates{});
+  check_runs<T>(many_runs<kernels::RootScaledSettings>([](std::size_t i) {
+                  return kernels::RootScaledSettings{.learning_rate = 0.1f * static_cast<float>(i % 7),
+                                                     .decay = i % 5 == 1 ? 1.0f : 0.9f,
+                                                     .epsilon = 1e-3f,
+                                                     .weight_decay = i % 3 == 0 ? 0.0f : 0.1f};
+                }),
+                RootScaledUpdates{});
 }
 
 namespace {
@@ -367,11 +389,36 @@ TEST_CASE("cuda: sgd has the CPU's bits with and without momentum, Nesterov's to
   kernels::StepScalars scalars = scalars_at_step_3();
   DeviceScalars on_gpu(scalars);
   for (const auto& settings : std::array<kernels::SgdSettings, 3>{
-           {{0.1f, 0.0f, 0.01f, false}, {0.1f, 0.9f, 0.01f, false}, {0.1f, 0.9f, 0.01f, true}}}) {
+           {{0.1f, 0.0f, 0.01f, false}, {0.1f, 0.9f, 0.01f, false, 0.5f}, {0.1f, 0.9f, 0.01f, true}}}) {
     with_each_shape([&](std::size_t count, std::size_t shift) {
       const auto update = [&](const kernels::StepScalars* step) {
         return [&settings, step, count](Stream& on, float* master, float* velocity, float*, const float* g) {
           kernels::sgd(on, {master, settings.momentum == 0.0f ? nullptr : velocity, g, count}, settings, step);
+        };
+      };
+      CHECK(differences(on_device(count, shift, update(on_gpu.get())), on_host(count, update(&scalars))) == 0);
+    });
+  }
+}
+
+TEST_CASE("cuda: root_scaled has the CPU's bits, centered or not, with momentum, and as Adagrad has it") {
+  kernels::StepScalars scalars = scalars_at_step_3();
+  DeviceScalars on_gpu(scalars);
+  struct Kind {
+    kernels::RootScaledSettings settings;
+    bool centered;
+  };
+  const kernels::RootScaledSettings rmsprop = {
+      .learning_rate = 0.01f, .decay = 0.9f, .epsilon = 1e-3f, .weight_decay = 0.1f};
+  kernels::RootScaledSettings momentum = rmsprop, adagrad = rmsprop;
+  momentum.momentum = 0.8f;
+  adagrad.decay = 1.0f, adagrad.initial = 0.5f, adagrad.rate_decay = 0.25f, adagrad.begun = 1;
+  for (const Kind& kind : {Kind{rmsprop, false}, {rmsprop, true}, {momentum, false}, {adagrad, false}}) {
+    with_each_shape([&](std::size_t count, std::size_t shift) {
+      const auto update = [&](const kernels::StepScalars* step) {
+        return [&kind, step, count](Stream& on, float* master, float* m, float* v, const float* g) {
+          float* const velocity = kind.settings.momentum == 0.0f ? nullptr : m;
+          kernels::root_scaled(on, {master, v, kind.centered ? m : nullptr, velocity, g, count}, kind.settings, step);
         };
       };
       CHECK(differences(on_device(count, shift, update(on_gpu.get())), on_host(count, update(&scalars))) == 0);

@@ -50,12 +50,13 @@ Moments adamw_by_formula(Shards& s, const kernels::AdamWSettings& o, const StepS
   const auto correction1 = static_cast<float>(1.0 - scalars.decay_power[0]);
   const auto correction2 = static_cast<float>(1.0 - scalars.decay_power[1]);
   for (std::size_t i = 0; i < to.master.size(); ++i) {
-    const float g = s.gradient.data()[i] * scalars.gradient_factor;
+    const float scaled = s.gradient.data()[i] * scalars.gradient_factor;
+    const float g = o.coupled ? std::fma(o.weight_decay, to.master[i], scaled) : scaled;
     const float m = std::fma(o.beta1, to.first[i], (1.0f - o.beta1) * g);
     const float v = std::fma(o.beta2, to.second[i], ((1.0f - o.beta2) * g) * g);
     const float m_hat = m / correction1;
     const float v_hat = v / correction2;
-    const float decayed = to.master[i] * (1.0f - o.learning_rate * o.weight_decay);
+    const float decayed = o.coupled ? to.master[i] : to.master[i] * (1.0f - o.learning_rate * o.weight_decay);
     to.master[i] = decayed - o.learning_rate * (m_hat / (std::sqrt(v_hat) + o.epsilon));
     to.first[i] = m;
     to.second[i] = v;
@@ -67,10 +68,62 @@ Moments sgd_by_formula(Shards& s, const kernels::SgdSettings& o, const StepScala
   Moments to = {s.master.values(), s.first.values(), s.second.values()};
   for (std::size_t i = 0; i < to.master.size(); ++i) {
     const float g = std::fma(o.weight_decay, to.master[i], s.gradient.data()[i] * scalars.gradient_factor);
-    const float velocity = std::fma(o.momentum, to.first[i], g);
+    const float kept = scalars.step - o.begun == 1 ? 1.0f : 1.0f - o.dampening;
+    const float velocity = std::fma(o.momentum, to.first[i], kept * g);
     const float d = o.nesterov ? std::fma(o.momentum, velocity, g) : velocity;
     to.master[i] = std::fma(-o.learning_rate, d, to.master[i]);
     to.first[i] = velocity;
+  }
+  return to;
+}
+
+// Kinds that root_scaled() has, in the order of their states: first is the squares, second what else there is.
+constexpr kernels::RootScaledSettings rmsprop = {
+    .learning_rate = 0.01f, .decay = 0.9f, .epsilon = 1e-3f, .weight_decay = 0.1f};
+constexpr kernels::RootScaledSettings rmsprop_with_momentum = {
+    .learning_rate = 0.01f, .decay = 0.9f, .epsilon = 1e-3f, .weight_decay = 0.1f, .momentum = 0.8f};
+constexpr kernels::RootScaledSettings adagrad = {.learning_rate = 0.01f,
+                                                 .decay = 1.0f,
+                                                 .epsilon = 1e-10f,
+                                                 .weight_decay = 0.1f,
+                                                 .initial = 0.5f,
+                                                 .rate_decay = 0.25f,
+                                                 .begun = 1};
+struct RootScaledKind {
+  kernels::RootScaledSettings settings;
+  bool centered;
+};
+constexpr RootScaledKind root_scaled_kinds[] = {
+    {rmsprop, false}, {rmsprop, true}, {rmsprop_with_momentum, false}, {adagrad, false}};
+
+// The second array of Shards is never negative.
+kernels::RootScaledSpans spans_of(Shards& s, const RootScaledKind& kind, kernels::Source gradient, std::size_t count,
+                                  kernels::Target rounded = {nullptr, DType::bf16}) {
+  return {.master = s.master.data(),
+          .squares = s.second.data(),
+          .mean = kind.centered ? s.first.data() : nullptr,
+          .velocity = kind.settings.momentum != 0.0f ? s.first.data() : nullptr,
+          .gradient = gradient,
+          .count = count,
+          .rounded = rounded};
+}
+
+Moments root_scaled_by_formula(Shards& s, const RootScaledKind& kind, const StepScalars& scalars) {
+  const kernels::RootScaledSettings& o = kind.settings;
+  Moments to = {s.master.values(), s.first.values(), s.second.values()};
+  const float rest = o.decay == 1.0f ? 1.0f : 1.0f - o.decay;
+  const float rate = o.learning_rate / (1.0f + static_cast<float>(scalars.step - o.begun - 1) * o.rate_decay);
+  for (std::size_t i = 0; i < to.master.size(); ++i) {
+    const float g = std::fma(o.weight_decay, to.master[i], s.gradient.data()[i] * scalars.gradient_factor);
+    to.second[i] = std::fma(rest * g, g, o.decay * to.second[i]);
+    float under = to.second[i] + o.initial;
+    if (kind.centered) {
+      to.first[i] = std::fma(rest, g - to.first[i], to.first[i]);
+      under = to.second[i] - to.first[i] * to.first[i];
+    }
+    float d = g / (std::sqrt(under) + o.epsilon);
+    if (o.momentum != 0.0f) d = to.first[i] = std::fma(o.momentum, to.first[i], d);
+    to.master[i] = std::fma(-rate, d, to.master[i]);
   }
   return to;
 }
@@ -83,12 +136,14 @@ kernels::AdamWSpans adamw_spans(Shards& s, std::size_t count) {
 
 TEST_CASE("adamw has the bits of its formula, on numbers and on NaN, infinity and subnormal gradients") {
   Stream stream = host_stream();
-  for (bool patterns : {false, true}) {
-    with_each_case([&](std::size_t count, std::size_t shift) {
+  for (const auto& [patterns, coupled] : {std::pair(false, false), {true, false}, {true, true}}) {
+    kernels::AdamWSettings settings = adamw_settings;
+    settings.coupled = coupled;
+    with_each_case([&, patterns = patterns](std::size_t count, std::size_t shift) {
       Shards s(count, shift, patterns);
       const StepScalars scalars = scalars_at_step_3();
-      const Moments expected = adamw_by_formula(s, adamw_settings, scalars);
-      kernels::adamw(stream, adamw_spans(s, count), adamw_settings, &scalars);
+      const Moments expected = adamw_by_formula(s, settings, scalars);
+      kernels::adamw(stream, adamw_spans(s, count), settings, &scalars);
       CHECK(differences(s.master.values(), expected.master) == 0);
       CHECK(differences(s.first.values(), expected.first) == 0);
       CHECK(differences(s.second.values(), expected.second) == 0);
@@ -97,11 +152,13 @@ TEST_CASE("adamw has the bits of its formula, on numbers and on NaN, infinity an
   }
 }
 
-TEST_CASE("sgd has the bits of its formula, with momentum and with nesterov") {
+TEST_CASE(
+    "sgd has the bits of its formula, with momentum, with nesterov and with dampening, whose first step has none") {
   Stream stream = host_stream();
-  for (bool nesterov : {false, true}) {
-    const kernels::SgdSettings settings = {
-        .learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 1e-2f, .nesterov = nesterov};
+  for (const kernels::SgdSettings& settings : {kernels::SgdSettings{0.1f, 0.9f, 1e-2f, false},
+                                               {0.1f, 0.9f, 1e-2f, true},
+                                               {0.1f, 0.9f, 1e-2f, false, 0.5f},
+                                               {0.1f, 0.9f, 1e-2f, false, 0.5f, 2}}) {
     with_each_case([&](std::size_t count, std::size_t shift) {
       Shards s(count, shift);
       const StepScalars scalars = scalars_at_step_3();
@@ -130,12 +187,31 @@ TEST_CASE("sgd without momentum needs no velocity and is the plain rule") {
   });
 }
 
+TEST_CASE("root_scaled has the bits of its formula, centered or not, with momentum, and as Adagrad has it") {
+  Stream stream = host_stream();
+  const StepScalars scalars = scalars_at_step_3();
+  for (const RootScaledKind& kind : root_scaled_kinds) {
+    with_each_case([&](std::size_t count, std::size_t shift) {
+      Shards s(count, shift, true);
+      const Moments expected = root_scaled_by_formula(s, kind, scalars);
+      kernels::root_scaled(stream, spans_of(s, kind, s.gradient.data(), count), kind.settings, &scalars);
+      CHECK(differences(s.master.values(), expected.master) == 0);
+      CHECK(differences(s.first.values(), expected.first) == 0);
+      CHECK(differences(s.second.values(), expected.second) == 0);
+      CHECK(s.guards_intact());
+    });
+  }
+}
+
 TEST_CASE("momentum without a velocity buffer is an error") {
   Stream stream = host_stream();
   const StepScalars scalars;
   const kernels::SgdSettings settings = {
       .learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.0f, .nesterov = false};
   CHECK_THROWS_AS(kernels::sgd(stream, {nullptr, nullptr, nullptr, 1}, settings, &scalars), UsageError);
+  CHECK_THROWS_AS(
+      kernels::root_scaled(stream, {nullptr, nullptr, nullptr, nullptr, nullptr, 1}, rmsprop_with_momentum, &scalars),
+      UsageError);
 }
 
 TEST_CASE("an outer update has the bits of its formula, and is the mean with learning rate 1 and no momentum") {
@@ -169,10 +245,12 @@ TEST_CASE("updates and accumulation have the same bits on any number of threads"
   const kernels::SgdSettings sgd{.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = true};
   const auto run = [&] {
     Stream stream(Device::cpu(), {.name = "compute"});
-    Shards adam(count, 1), descent(count, 2), outer(count, 3), sum(count, 4);
+    Shards adam(count, 1), descent(count, 2), outer(count, 3), sum(count, 4), scaled(count, 5);
     kernels::adamw(stream, {adam.master.data(), adam.first.data(), adam.second.data(), adam.gradient.data(), count},
                    adamw_settings, &scalars);
     kernels::sgd(stream, {descent.master.data(), descent.first.data(), descent.gradient.data(), count}, sgd, &scalars);
+    kernels::root_scaled(stream, spans_of(scaled, {rmsprop_with_momentum, false}, scaled.gradient.data(), count),
+                         rmsprop_with_momentum, &scalars);
     kernels::outer_update(stream,
                           {outer.master.data(), outer.first.data(), outer.second.data(), outer.gradient.data(), count},
                           {.learning_rate = 0.7f, .momentum = 0.5f});
@@ -180,7 +258,7 @@ TEST_CASE("updates and accumulation have the same bits on any number of threads"
     stream.synchronize();
     CHECK((adam.guards_intact() && descent.guards_intact() && outer.guards_intact() && sum.guards_intact()));
     std::vector<std::vector<float>> all;
-    for (Shards* const s : {&adam, &descent, &outer, &sum}) {
+    for (Shards* const s : {&adam, &descent, &outer, &sum, &scaled}) {
       for (auto* const buffer : {&s->master, &s->first, &s->second}) all.push_back(buffer->values());
     }
     return all;
@@ -218,6 +296,9 @@ TEST_CASE_TEMPLATE("masters are rounded beside their update as a cast rounds the
       kernels::adamw(stream, {s.master.data(), s.first.data(), s.second.data(), s.gradient.data(), count, to},
                      adamw_settings, &scalars);
     });
+    check_update([&](Shards& s, kernels::Target to) {
+      kernels::root_scaled(stream, spans_of(s, {rmsprop, true}, s.gradient.data(), count, to), rmsprop, &scalars);
+    });
     for (const kernels::SgdSettings& rule : rules) {
       check_update([&](Shards& s, kernels::Target to) {
         kernels::sgd(stream,
@@ -254,6 +335,9 @@ TEST_CASE_TEMPLATE("a gradient of 16 bits updates as its values in fp32 do", T, 
     check_update([&](Shards& s, kernels::Source gradient) {
       kernels::adamw(stream, {s.master.data(), s.first.data(), s.second.data(), gradient, count}, runs, 1.0f, &scalars);
     });
+    check_update([&](Shards& s, kernels::Source gradient) {
+      kernels::root_scaled(stream, spans_of(s, {rmsprop, true}, gradient, count), rmsprop, &scalars);
+    });
     for (const kernels::SgdSettings& rule : rules) {
       check_update([&](Shards& s, kernels::Source gradient) {
         kernels::sgd(stream, {s.master.data(), rule.momentum == 0.0f ? nullptr : s.first.data(), gradient, count}, rule,
@@ -288,6 +372,7 @@ TEST_CASE("a skipped step changes nothing") {
   kernels::adamw(stream, adamw_spans(s, 129), adamw_settings, &scalars);
   kernels::sgd(stream, {s.master.data(), s.first.data(), s.gradient.data(), 129},
                {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.1f, .nesterov = true}, &scalars);
+  kernels::root_scaled(stream, spans_of(s, {rmsprop, true}, s.gradient.data(), 129), rmsprop, &scalars);
   CHECK(bit_differences(s.master.values(), before.master) == 0);
   CHECK(bit_differences(s.first.values(), before.first) == 0);
   CHECK(bit_differences(s.second.values(), before.second) == 0);

@@ -13,7 +13,10 @@
 
 #include "tessera/base/error.hpp"
 #include "tessera/base/half.hpp"
+#include "tessera/optim/adagrad.hpp"
+#include "tessera/optim/adam.hpp"
 #include "tessera/optim/adamw.hpp"
+#include "tessera/optim/rmsprop.hpp"
 #include "tessera/optim/sgd.hpp"
 
 using namespace tessera;
@@ -121,6 +124,49 @@ std::string refusal(const Settings& settings) {
   return "accepted";
 }
 
+void check_runs_at_once(const Optimizer& optimizer) {
+  std::vector<OptimizerRun> runs = {{.first = 1, .count = 9, .learning_rate_scale = 1.0f, .group = group},
+                                    {.first = 10, .count = 0, .learning_rate_scale = 1.0f, .group = group},
+                                    {.first = 12, .count = 25, .learning_rate_scale = 0.3f, .group = group}};
+  runs[2].group.weight_decay = 0.0f;
+  if (optimizer.name() == "adamw") runs[2].group.beta1 = 0.7f;
+  const kernels::StepScalars scalars{.decay_power = {0.64, 0.9025}, .step = 2, .gradient_factor = 0.5f};
+  Stream stream(Device::cpu(), {.mode = StreamMode::immediate});
+  using Halves = std::vector<bf16>;
+  const auto updated = [&](const std::function<void(const OptimizerSpans&)>& update) {
+    std::vector<float> master = numbers(0.7), m(count, 1.5f), v(count, 0.5f), gradient = numbers(1.3);
+    Halves halves(count);
+    const std::vector<float*> states = {m.data(), v.data()};
+    update({master.data(), states, gradient.data(), count, {halves.data(), DType::bf16}});
+    stream.synchronize();
+    for (const bf16 half : halves) master.push_back(float(half));
+    return std::vector{master, m, v};
+  };
+  const auto at_once = updated([&](const OptimizerSpans& all) {
+    optimizer.prepare(runs)->update(stream, all, 0.05f, &scalars);
+    stream.synchronize();
+  });
+  const auto one_by_one = updated([&](const OptimizerSpans& all) {
+    for (const OptimizerRun& run : runs) {
+      const std::vector<float*> states = {all.states[0] + run.first, all.states[1] + run.first};
+      OptimizerGroup now = run.group;
+      now.learning_rate = 0.05f * run.learning_rate_scale;
+      optimizer.update(stream,
+                       {all.master + run.first,
+                        states,
+                        static_cast<const float*>(all.gradient.data) + run.first,
+                        run.count,
+                        {static_cast<bf16*>(all.parameters.data) + run.first, DType::bf16}},
+                       now, &scalars);
+      stream.synchronize();
+    }
+  });
+  CHECK(at_once == one_by_one);
+  CHECK(at_once[0][0] == numbers(0.7)[0]);    // before the first run
+  CHECK(at_once[0][11] == numbers(0.7)[11]);  // between two
+  CHECK(at_once[0][12] != numbers(0.7)[12]);
+}
+
 }  // namespace
 
 TEST_CASE("adamw_follows_the_papers") {
@@ -141,48 +187,11 @@ TEST_CASE("a_group_with_betas_and_epsilon_of_its_own_follows_the_papers_with_the
     CHECK(static_cast<double>(run.master[i]) == doctest::Approx(expected[i]).epsilon(1e-5));
 }
 
+// Each with as many states as AdamW, which are not negative.
 TEST_CASE("runs_that_are_updated_at_once_have_the_bits_of_runs_that_are_updated_one_by_one") {
-  const std::unique_ptr<Optimizer> optimizer = AdamW{.beta1 = 0.8f, .beta2 = 0.95f};
-  std::vector<OptimizerRun> runs = {{.first = 1, .count = 9, .learning_rate_scale = 1.0f, .group = group},
-                                    {.first = 10, .count = 0, .learning_rate_scale = 1.0f, .group = group},
-                                    {.first = 12, .count = 25, .learning_rate_scale = 0.3f, .group = group}};
-  runs[2].group.weight_decay = 0.0f;
-  runs[2].group.beta1 = 0.7f;
-  const kernels::StepScalars scalars{.decay_power = {0.64, 0.9025}, .step = 2, .gradient_factor = 0.5f};
-  Stream stream(Device::cpu(), {.mode = StreamMode::immediate});
-  using Halves = std::vector<bf16>;
-  const auto updated = [&](const std::function<void(const OptimizerSpans&)>& update) {
-    std::vector<float> master = numbers(0.7), m = numbers(0.3), v(count, 0.5f), gradient = numbers(1.3);
-    Halves halves(count);
-    const std::vector<float*> states = {m.data(), v.data()};
-    update({master.data(), states, gradient.data(), count, {halves.data(), DType::bf16}});
-    stream.synchronize();
-    for (const bf16 half : halves) master.push_back(float(half));
-    return std::vector{master, m, v};
-  };
-  const auto at_once = updated([&](const OptimizerSpans& all) {
-    optimizer->prepare(runs)->update(stream, all, 0.05f, &scalars);
-    stream.synchronize();
-  });
-  const auto one_by_one = updated([&](const OptimizerSpans& all) {
-    for (const OptimizerRun& run : runs) {
-      const std::vector<float*> states = {all.states[0] + run.first, all.states[1] + run.first};
-      OptimizerGroup now = run.group;
-      now.learning_rate = 0.05f * run.learning_rate_scale;
-      optimizer->update(stream,
-                        {all.master + run.first,
-                         states,
-                         static_cast<const float*>(all.gradient.data) + run.first,
-                         run.count,
-                         {static_cast<bf16*>(all.parameters.data) + run.first, DType::bf16}},
-                        now, &scalars);
-      stream.synchronize();
-    }
-  });
-  CHECK(at_once == one_by_one);
-  CHECK(at_once[0][0] == numbers(0.7)[0]);    // before the first run
-  CHECK(at_once[0][11] == numbers(0.7)[11]);  // between two
-  CHECK(at_once[0][12] != numbers(0.7)[12]);
+  const std::unique_ptr<Optimizer> optimizers[] = {AdamW{.beta1 = 0.8f, .beta2 = 0.95f}, RmsProp{.momentum = 0.9f},
+                                                   RmsProp{.centered = true}};
+  for (const std::unique_ptr<Optimizer>& optimizer : optimizers) check_runs_at_once(*optimizer);
 }
 
 // Settings that equal the optimizer's own change no bit.
@@ -225,6 +234,9 @@ TEST_CASE("optimizers_say_what_they_keep_and_how_they_clip") {
   CHECK(plain->weight_decay() == 0.5f);
   const std::unique_ptr<Optimizer> momentum = Sgd{.momentum = 0.9f};
   CHECK(momentum->states() == std::vector<std::string>{"velocity"});
+  const std::unique_ptr<Optimizer> rmsprop = RmsProp{.momentum = 0.9f, .centered = true}, adagrad = Adagrad{};
+  CHECK(rmsprop->states() == std::vector<std::string>{"v", "mean", "velocity"});
+  CHECK(adagrad->states() == std::vector<std::string>{"v"});
 }
 
 TEST_CASE("groups_reach_the_runtime") {
@@ -254,8 +266,16 @@ TEST_CASE("settings_out_of_range_are_named_with_their_value") {
   CHECK(refusal(AdamW{.groups = {{.patterns = {"*"}, .epsilon = 0.0f}}}) ==
         "AdamW: groups[0].epsilon must be above 0 and finite, but is 0");
   CHECK(refusal(Sgd{.groups = {{.patterns = {"*"}, .beta1 = 0.5f}}}) ==
-        "Sgd: groups[0] sets beta1, beta2 or epsilon, which are AdamW's");
+        "Sgd: groups[0] sets beta1, beta2 or epsilon, which are Adam's and AdamW's");
   CHECK(refusal(Sgd{}) == "accepted");
   CHECK(refusal(Sgd{.momentum = 1.0f}) == "Sgd: momentum must be at least 0 and below 1, but is 1");
   CHECK(refusal(Sgd{.nesterov = true}) == "Sgd: nesterov needs momentum above 0, but it is 0");
+  CHECK(refusal(Sgd{.dampening = 0.5f}) == "Sgd: dampening needs momentum above 0, but it is 0");
+  CHECK(refusal(Sgd{.momentum = 0.5f, .nesterov = true, .dampening = 0.5f}) ==
+        "Sgd: nesterov needs a dampening of 0, but it is 0.5");
+  CHECK(refusal(Adam{.beta1 = 1.0f}) == "Adam: beta1 must be at least 0 and below 1, but is 1");
+  CHECK(refusal(RmsProp{.alpha = 1.0f}) == "RmsProp: alpha must be at least 0 and below 1, but is 1");
+  CHECK(refusal(RmsProp{.groups = {{.patterns = {"*"}, .epsilon = 0.5f}}}).find("which are Adam's") !=
+        std::string::npos);
+  CHECK(refusal(Adagrad{.initial = -1.0f}) == "Adagrad: initial must be at least 0 and finite, but is -1");
 }

@@ -121,6 +121,19 @@ inline Batch part(const Batch& batch, int rank, int ranks) {
   return {batch.input.chunk(ranks)[at], batch.target.chunk(ranks)[at]};
 }
 
+using Parameters = std::vector<torch::Tensor>;
+// An optimizer of tessera's, and torch's own.
+struct Optimizers {
+  std::function<std::unique_ptr<tessera::Optimizer>(float clip_norm)> sharded = [](float clip_norm) {
+    return std::unique_ptr<tessera::Optimizer>(
+        tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = clip_norm});
+  };
+  std::function<std::unique_ptr<torch::optim::Optimizer>(Parameters)> plain =
+      [](Parameters all) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<torch::optim::AdamW>(std::move(all), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  };
+};
+
 struct Run {
   Kind kind;
   int ranks = 1;
@@ -129,6 +142,7 @@ struct Run {
   float clip_norm = 0.0f;
   tessera::FullyShardOptions options = {};
   tessera::DeviceChoice device = tessera::DeviceChoice::cpu;
+  Optimizers optimizers = {};
 };
 
 struct Result {
@@ -137,10 +151,6 @@ struct Result {
   friend bool operator==(const Result&, const Result&) = default;
 };
 
-inline tessera::AdamW adamw(const Run& run) {
-  return {.learning_rate = 0.01f, .weight_decay = 0.1f, .clip_norm = run.clip_norm};
-}
-
 inline Result train(const Run& run) {
   const auto values = original(run.kind);
   Result result;
@@ -148,7 +158,7 @@ inline Result train(const Run& run) {
     const auto net = run.kind.make();
     copy_values(*values, *net);
     tessera::torch::FullyShard model(world, net, {.units = tessera::torch::children_of(run.kind.units)}, run.options);
-    model.finalize(adamw(run));
+    model.finalize(run.optimizers.sharded(run.clip_norm));
     const torch::Device device = net->parameters().front().device();
     const auto micro_batches = static_cast<int>(run.options.micro_batches);
     std::vector<float> losses;
@@ -183,12 +193,11 @@ inline Result train(const Run& run) {
 inline std::vector<float> plain_losses(const Run& run) {
   const auto values = original(run.kind);
   std::vector<std::shared_ptr<Network>> replicas;
-  std::vector<std::unique_ptr<torch::optim::AdamW>> optimizers;
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers;
   for (int rank = 0; rank < run.ranks; ++rank) {
     replicas.push_back(run.kind.make());
     copy_values(*values, *replicas.back());
-    optimizers.push_back(std::make_unique<torch::optim::AdamW>(replicas.back()->parameters(),
-                                                               torch::optim::AdamWOptions(0.01).weight_decay(0.1)));
+    optimizers.push_back(run.optimizers.plain(replicas.back()->parameters()));
   }
   const auto micro_batches = static_cast<int>(run.options.micro_batches);
   const auto parts = static_cast<float>(run.ranks * micro_batches);

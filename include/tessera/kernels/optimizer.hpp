@@ -24,6 +24,7 @@ namespace tessera::kernels {
 //   m = fma(beta1, m, (1 - beta1) * g);  v = fma(beta2, v, ((1 - beta2) * g) * g)
 //   m_hat = m / (1 - beta1^t);           v_hat = v / (1 - beta2^t)
 //   master = master * (1 - lr * weight_decay);  master = master - lr * (m_hat / (sqrt(v_hat) + epsilon))
+// Adam, `coupled`, adds the decay to the gradient: g = fma(weight_decay, master, g), and masters lose nothing else.
 struct AdamWSettings {
   float learning_rate;
   float beta1;
@@ -32,6 +33,7 @@ struct AdamWSettings {
   float weight_decay;
   // beta1 and beta2 are not the ones that StepScalars keeps the powers of: theirs are computed from its step.
   bool own_decays = false;
+  bool coupled = false;
   // StepScalars::step when these moments began, at zero: t counts from there.
   std::int64_t begun = 0;
 };
@@ -58,9 +60,10 @@ using AdamWRun = UpdateRun<AdamWSettings>;
 void adamw(Stream& stream, AdamWSpans spans, std::span<const AdamWRun> runs, float learning_rate,
            const StepScalars* scalars);
 
-// SGD with momentum, PyTorch's form (no dampening):
+// SGD with momentum, PyTorch's form:
 //   g = fma(weight_decay, master, gradient * gradient_factor)
-//   velocity = fma(momentum, velocity, g);  d = nesterov ? fma(momentum, velocity, g) : velocity
+//   velocity = fma(momentum, velocity, (1 - dampening) * g), the first time without dampening
+//   d = nesterov ? fma(momentum, velocity, g) : velocity
 //   master = fma(-lr, d, master)
 // With momentum 0 `velocity` may be null and d = g.
 struct SgdSettings {
@@ -68,6 +71,8 @@ struct SgdSettings {
   float momentum;
   float weight_decay;
   bool nesterov;
+  float dampening = 0.0f;
+  std::int64_t begun = 0;  // StepScalars::step when the velocity began, at zero
 };
 struct SgdSpans {
   float* master;
@@ -79,6 +84,37 @@ struct SgdSpans {
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars);
 using SgdRun = UpdateRun<SgdSettings>;
 void sgd(Stream& stream, SgdSpans spans, std::span<const SgdRun> runs, float learning_rate, const StepScalars* scalars);
+
+// RMSprop and Adagrad, PyTorch's forms: the gradient over the root of a sum of its squares.
+//   g = fma(weight_decay, master, gradient * gradient_factor);  rest = decay == 1 ? 1 : 1 - decay
+//   squares = fma(rest * g, g, decay * squares);  root = sqrt(squares + initial)
+//   of centred ones  mean = fma(rest, g - mean, mean);  root = sqrt(squares - mean * mean)
+//   d = g / (root + epsilon);  with momentum  velocity = fma(momentum, velocity, d);  d = velocity
+//   master = fma(-lr / (1 + (t - 1) * rate_decay), d, master)
+// `mean` is null of what is not centred, `velocity` where there is no momentum.
+struct RootScaledSettings {
+  float learning_rate;
+  float decay;  // of the sum of squares; 1: a plain sum (Adagrad)
+  float epsilon;
+  float weight_decay;
+  float initial = 0.0f;  // with which the sum begins, though `squares` are zero then
+  float momentum = 0.0f;
+  float rate_decay = 0.0f;  // of the learning rate
+  std::int64_t begun = 0;   // StepScalars::step when the sums began, at zero: t counts from there
+};
+struct RootScaledSpans {
+  float* master;
+  float* squares;
+  float* mean;
+  float* velocity;
+  Source gradient;
+  std::size_t count;
+  Target rounded = {nullptr, DType::bf16};
+};
+void root_scaled(Stream& stream, RootScaledSpans spans, RootScaledSettings settings, const StepScalars* scalars);
+using RootScaledRun = UpdateRun<RootScaledSettings>;
+void root_scaled(Stream& stream, RootScaledSpans spans, std::span<const RootScaledRun> runs, float learning_rate,
+                 const StepScalars* scalars);
 
 // The outer step of rare synchronisation: PyTorch's Nesterov SGD, whose gradient is the way from the mean of the
 // replicas' weights back to the weights that they had in common (DiLoCo, Douillard et al. 2023, algorithm 1).

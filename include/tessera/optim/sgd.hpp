@@ -18,6 +18,7 @@ struct Sgd {
   float momentum = 0.0f;        // in [0, 1); 0 keeps no state
   float weight_decay = 0.0f;    // added to the gradient; >= 0
   bool nesterov = false;        // needs momentum
+  float dampening = 0.0f;       // in [0, 1): so much less of the gradient is added to the velocity, but at first
   float clip_norm = 0.0f;       // the global gradient norm is clipped to it; 0: no clipping
   std::vector<ParameterGroup> groups = {};
 

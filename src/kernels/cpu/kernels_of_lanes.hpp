@@ -284,6 +284,7 @@ inline constexpr KernelTable table_of_lanes = {
     .adamw = adamw_lanes<Lanes>,
     .adamw8bit = adamw8bit_lanes<Lanes>,
     .sgd = sgd_lanes<Lanes>,
+    .root_scaled = root_scaled_lanes<Lanes>,
     .round = round_lanes<Lanes>,
 };
 

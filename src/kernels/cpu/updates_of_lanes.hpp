@@ -52,11 +52,14 @@ struct AdamWOfLanes {
         correction2(Lanes::all(a.second_correction)),
         epsilon(Lanes::all(a.epsilon)),
         rate(Lanes::all(a.learning_rate)),
-        kept(Lanes::all(1.0f - a.learning_rate * a.weight_decay)) {}
+        decay(Lanes::all(a.weight_decay)),
+        kept(Lanes::all(a.coupled ? 1.0f : 1.0f - a.learning_rate * a.weight_decay)),
+        coupled(a.coupled) {}
 
   // Returns the new masters; `m` and `v` become the new moments.
   [[gnu::always_inline]] Lanes update(Lanes master, Lanes& m, Lanes& v, Lanes gradient) const {
-    const Lanes g = gradient * factor;
+    Lanes g = gradient * factor;
+    if (coupled) g = fma(decay, master, g);
     m = fma(beta1, m, rest1 * g);
     v = fma(beta2, v, (rest2 * g) * g);
     const Lanes m_hat = m / correction1;
@@ -65,7 +68,8 @@ struct AdamWOfLanes {
     return decayed - rate * (m_hat / (square_root(v_hat) + epsilon));
   }
 
-  Lanes factor, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, rate, kept;
+  Lanes factor, beta1, rest1, beta2, rest2, correction1, correction2, epsilon, rate, decay, kept;
+  bool coupled;
 };
 
 template <typename Lanes, typename Rounding>
@@ -92,7 +96,7 @@ void adamw_lanes(const AdamWArguments& a) {
 template <typename Lanes, typename Rounding, bool with_velocity, bool nesterov>
 void sgd_as(const SgdArguments& a) {
   const Lanes factor = Lanes::all(a.gradient_factor), decay = Lanes::all(a.weight_decay);
-  const Lanes momentum = Lanes::all(a.momentum), descent = Lanes::all(-a.learning_rate);
+  const Lanes momentum = Lanes::all(a.momentum), descent = Lanes::all(-a.learning_rate), kept = Lanes::all(a.kept);
 
   for_each_block(
       a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
@@ -100,7 +104,7 @@ void sgd_as(const SgdArguments& a) {
         const Lanes g = fma(decay, master, read_gradient<Lanes>(a.gradient, a.gradient_format, at, n) * factor);
         Lanes direction = g;
         if constexpr (with_velocity) {
-          const Lanes velocity = fma(momentum, read<Lanes>(a.velocity, at, n), g);
+          const Lanes velocity = fma(momentum, read<Lanes>(a.velocity, at, n), kept * g);
           write(a.velocity, at, n, velocity);
           direction = nesterov ? fma(momentum, velocity, g) : velocity;
         }
@@ -117,6 +121,43 @@ void sgd_lanes(const SgdArguments& a) {
     if (a.nesterov) return sgd_as<Lanes, Rounding, true, true>(a);
     sgd_as<Lanes, Rounding, true, false>(a);
   });
+}
+
+// Which states there are is the same for all of an update, as the gradient's format is.
+template <typename Lanes, typename Rounding>
+void root_scaled_as(const RootScaledArguments& a) {
+  const Lanes factor = Lanes::all(a.gradient_factor), weight_decay = Lanes::all(a.weight_decay);
+  const Lanes decay = Lanes::all(a.decay), rest = Lanes::all(a.rest), initial = Lanes::all(a.initial);
+  const Lanes epsilon = Lanes::all(a.epsilon), momentum = Lanes::all(a.momentum);
+  const Lanes descent = Lanes::all(-a.learning_rate);
+
+  for_each_block(
+      a.count, [&](std::size_t at, std::size_t n) __attribute__((always_inline)) {
+        const Lanes master = read<Lanes>(a.master, at, n);
+        const Lanes g = fma(weight_decay, master, read_gradient<Lanes>(a.gradient, a.gradient_format, at, n) * factor);
+        const Lanes squares = fma(rest * g, g, decay * read<Lanes>(a.squares, at, n));
+        write(a.squares, at, n, squares);
+        Lanes under = squares + initial;
+        if (a.mean != nullptr) {
+          const Lanes before = read<Lanes>(a.mean, at, n);
+          const Lanes mean = fma(rest, g - before, before);
+          write(a.mean, at, n, mean);
+          under = squares - mean * mean;
+        }
+        Lanes direction = g / (square_root(under) + epsilon);
+        if (a.velocity != nullptr) {
+          direction = fma(momentum, read<Lanes>(a.velocity, at, n), direction);
+          write(a.velocity, at, n, direction);
+        }
+        write_master<Lanes, Rounding>(a.master, a.rounded, at, n, fma(descent, direction, master));
+      });
+  if constexpr (Rounding::past_caches) Lanes::fence();
+}
+
+template <typename Lanes>
+void root_scaled_lanes(const RootScaledArguments& a) {
+  with_rounding<Lanes>(a.rounded, a.rounded_format, a.count,
+                       [&](auto rounding) { root_scaled_as<Lanes, decltype(rounding)>(a); });
 }
 
 }  // namespace tessera::kernels

@@ -43,6 +43,8 @@ void adamw8bit(void* native, const AdamW8bitSpans& spans, std::span<const AdamWR
                const StepScalars* scalars);
 void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, float learning_rate,
          const StepScalars* scalars);
+void root_scaled(void* native, const RootScaledSpans& spans, std::span<const RootScaledRun> runs, float learning_rate,
+                 const StepScalars* scalars);
 void outer_update(void* native, const OuterSpans& spans, const OuterSettings& settings);
 
 void muon_direction(void* native, const MuonSpans& spans, const MuonSettings& settings, const StepScalars* scalars);

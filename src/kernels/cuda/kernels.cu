@@ -541,9 +541,9 @@ void for_rounding(const Target& rounded, const Function& function) {
 }
 
 // Runs of one launch, whose blocks are theirs in turn. Arguments of a kernel are 4 KiB at most.
-constexpr unsigned most_runs = 64;
 template <typename Settings>
 struct RunsOfLaunch {
+  static constexpr unsigned most_runs = sizeof(Settings) > sizeof(AdamWSettings) ? 32 : 64;
   struct Run {
     std::size_t first;
     std::size_t count;
@@ -575,14 +575,16 @@ struct RunsOfLaunch {
 static_assert(sizeof(RunsOfLaunch<AdamWSettings>) + sizeof(AdamWSpans) + sizeof(void*) <= 4096);
 static_assert(sizeof(RunsOfLaunch<AdamWSettings>) + sizeof(AdamW8bitSpans) + sizeof(void*) <= 4096);
 static_assert(sizeof(RunsOfLaunch<SgdSettings>) + sizeof(SgdSpans) + sizeof(void*) <= 4096);
+static_assert(sizeof(RunsOfLaunch<RootScaledSettings>) + sizeof(RootScaledSpans) + sizeof(void*) <= 4096);
 
 // f(runs) for each launch. `is_packed` says it of a run.
 template <typename Settings, typename Packed, typename Function>
 void for_each_launch(std::span<const UpdateRun<Settings>> runs, float learning_rate, const Packed& is_packed,
                      const Function& function) {
+  constexpr std::size_t most_runs = RunsOfLaunch<Settings>::most_runs;
   for (std::size_t first = 0; first < runs.size(); first += most_runs) {
     RunsOfLaunch<Settings> together{};
-    for (const UpdateRun<Settings>& run : runs.subspan(first, std::min<std::size_t>(most_runs, runs.size() - first))) {
+    for (const UpdateRun<Settings>& run : runs.subspan(first, std::min(most_runs, runs.size() - first))) {
       if (run.count > 0) together.add(run, learning_rate, is_packed(run));
     }
     if (together.count > 0) function(together);
@@ -614,6 +616,17 @@ TESSERA_ANY_DEVICE SgdSpans from_element(SgdSpans all, std::size_t first) {
   return all;
 }
 
+template <Format rounded>
+TESSERA_ANY_DEVICE RootScaledSpans from_element(RootScaledSpans all, std::size_t first) {
+  all.master += first;
+  all.squares += first;
+  if (all.mean != nullptr) all.mean += first;
+  if (all.velocity != nullptr) all.velocity += first;
+  move_gradient(all.gradient, first);
+  move_rounded<rounded>(all.rounded, first);
+  return all;
+}
+
 struct AdamWElement {
   float factor;
   float correction1;
@@ -621,12 +634,14 @@ struct AdamWElement {
   AdamWSettings settings;
 
   __device__ void update(float& master, float& m, float& v, float gradient) const {
-    const float g = gradient * factor;
+    float g = gradient * factor;
+    if (settings.coupled) g = fmaf(settings.weight_decay, master, g);
     m = fmaf(settings.beta1, m, (1.0f - settings.beta1) * g);
     v = fmaf(settings.beta2, v, ((1.0f - settings.beta2) * g) * g);
     const float m_hat = m / correction1;
     const float v_hat = v / correction2;
-    const float decayed = master * (1.0f - settings.learning_rate * settings.weight_decay);
+    const float kept = settings.coupled ? 1.0f : 1.0f - settings.learning_rate * settings.weight_decay;
+    const float decayed = master * kept;
     master = decayed - settings.learning_rate * (m_hat / (sqrtf(v_hat) + settings.epsilon));
   }
 };
@@ -803,13 +818,14 @@ template <Format rounded, bool with_velocity>
 struct SgdElements {
   SgdSpans spans;
   float factor;
+  float kept;  // of the gradient beside the velocity
   SgdSettings settings;
 
   __device__ void update(float& master, float& velocity, float gradient) const {
     const float g = fmaf(settings.weight_decay, master, gradient * factor);
     float direction = g;
     if constexpr (with_velocity) {
-      velocity = fmaf(settings.momentum, velocity, g);
+      velocity = fmaf(settings.momentum, velocity, kept * g);
       direction = settings.nesterov ? fmaf(settings.momentum, velocity, g) : velocity;
     }
     master = fmaf(-settings.learning_rate, direction, master);
@@ -839,7 +855,63 @@ __global__ void run_sgd(const SgdSpans all, const __grid_constant__ RunsOfLaunch
   const unsigned which = runs.of_block(blockIdx.x);
   const auto& run = runs.run[which];
   const SgdElements<rounded, with_velocity> body{from_element<rounded>(all, run.first), scalars->gradient_factor,
-                                                 run.settings};
+                                                 kept_gradient(*scalars, run.settings), run.settings};
+  for_each_element(run.count, run.packs, runs.sharing(which, blockIdx.x), body);
+}
+
+// Which states there are is the same for all of an update, so no warp takes two ways.
+template <Format rounded>
+struct RootScaledElements {
+  RootScaledSpans spans;
+  float factor;
+  float rate;
+  RootScaledSettings settings;
+
+  __device__ void update(float& master, float& squares, float& mean, float& velocity, float gradient) const {
+    const float rest = rest_of(settings);
+    const float g = fmaf(settings.weight_decay, master, gradient * factor);
+    squares = fmaf(rest * g, g, settings.decay * squares);
+    float under = squares + settings.initial;
+    if (spans.mean != nullptr) {
+      mean = fmaf(rest, g - mean, mean);
+      under = squares - mean * mean;
+    }
+    float direction = g / (sqrtf(under) + settings.epsilon);
+    if (spans.velocity != nullptr) direction = velocity = fmaf(settings.momentum, velocity, direction);
+    master = fmaf(-rate, direction, master);
+  }
+  __device__ void packed(std::size_t i) const {
+    float master[pack], squares[pack], mean[pack] = {}, velocity[pack] = {}, g[pack];
+    Floats{spans.master}.get(i, master);
+    Floats{spans.squares}.get(i, squares);
+    if (spans.mean != nullptr) Floats{spans.mean}.get(i, mean);
+    if (spans.velocity != nullptr) Floats{spans.velocity}.get(i, velocity);
+    get_gradient(spans.gradient, i, g);
+    for (std::size_t k = 0; k < pack; ++k) update(master[k], squares[k], mean[k], velocity[k], g[k]);
+    Floats{spans.squares}.set(i, squares);
+    if (spans.mean != nullptr) Floats{spans.mean}.set(i, mean);
+    if (spans.velocity != nullptr) Floats{spans.velocity}.set(i, velocity);
+    Floats{spans.master}.set(i, master);
+    RoundedMasters<rounded>{spans.rounded.data}.set(i, master);
+  }
+  __device__ void single(std::size_t i) const {
+    float mean = spans.mean != nullptr ? spans.mean[i] : 0.0f;
+    float velocity = spans.velocity != nullptr ? spans.velocity[i] : 0.0f;
+    update(spans.master[i], spans.squares[i], mean, velocity, gradient_at(spans.gradient, i));
+    if (spans.mean != nullptr) spans.mean[i] = mean;
+    if (spans.velocity != nullptr) spans.velocity[i] = velocity;
+    RoundedMasters<rounded>{spans.rounded.data}.set(i, spans.master[i]);
+  }
+};
+
+template <Format rounded>
+__global__ void run_root_scaled(const RootScaledSpans all, const __grid_constant__ RunsOfLaunch<RootScaledSettings> runs,
+                                const StepScalars* scalars) {
+  if (scalars->skip != 0) return;
+  const unsigned which = runs.of_block(blockIdx.x);
+  const auto& run = runs.run[which];
+  const RootScaledElements<rounded> body{from_element<rounded>(all, run.first), scalars->gradient_factor,
+                                         rate_of(*scalars, run.settings), run.settings};
   for_each_element(run.count, run.packs, runs.sharing(which, blockIdx.x), body);
 }
 
@@ -920,6 +992,21 @@ void sgd(void* native, const SgdSpans& spans, std::span<const SgdRun> runs, floa
     const auto kernel = spans.velocity == nullptr ? run_sgd<format, false> : run_sgd<format, true>;
     for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<SgdSettings>& together) {
       launch(native, {.blocks = dim3(together.blocks)}, kernel, spans, together, scalars);
+    });
+  });
+}
+
+void root_scaled(void* native, const RootScaledSpans& spans, std::span<const RootScaledRun> runs, float learning_rate,
+                 const StepScalars* scalars) {
+  for_rounding(spans.rounded, [&](auto rounded) {
+    constexpr Format format = decltype(rounded)::value;
+    const auto is_packed = [&](const RootScaledRun& run) {
+      const RootScaledSpans own = from_element<format>(spans, run.first);
+      return all_packed(own.master, own.squares, own.mean, own.velocity) && is_packed_gradient(own.gradient) &&
+             packed<format>(own.rounded.data);
+    };
+    for_each_launch(runs, learning_rate, is_packed, [&](const RunsOfLaunch<RootScaledSettings>& together) {
+      launch(native, {.blocks = dim3(together.blocks)}, run_root_scaled<format>, spans, together, scalars);
     });
   });
 }
