@@ -166,6 +166,7 @@ std::vector<plan::WindowUse> windows_of(const Place& place, const std::map<std::
   static const std::map<std::string, plan::WindowKind> kinds = {{"forward", plan::WindowKind::forward},
                                                                 {"recompute", plan::WindowKind::recompute},
                                                                 {"backward", plan::WindowKind::backward},
+                                                                {"backward_input", plan::WindowKind::backward_input},
                                                                 {"evaluate", plan::WindowKind::evaluate}};
   std::vector<plan::WindowUse> windows;
   for (const Place& entry : place.list(most_windows)) {
@@ -176,10 +177,10 @@ std::vector<plan::WindowUse> windows_of(const Place& place, const std::map<std::
     const auto kind = kinds.find(text.substr(0, blank));
     const auto unit = blank == std::string::npos ? units.end() : units.find(text.substr(blank + 1));
     if (kind == kinds.end() || unit == units.end()) {
-      entry.refuse(
-          fmt::format("takes forward, recompute, backward or evaluate (behind resume, where it goes on) and the "
-                      "name of a unit, not \"{}\"",
-                      text.substr(0, most_quoted)));
+      entry.refuse(fmt::format(
+          "takes forward, recompute, backward_input, backward or evaluate (behind resume, where it goes on) and the "
+          "name of a unit, not \"{}\"",
+          text.substr(0, most_quoted)));
     }
     windows.push_back({unit->second, kind->second, resumes});
   }

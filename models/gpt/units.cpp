@@ -24,17 +24,17 @@ class BlockLayer {
       : block_({.dim = shape.dim, .heads = shape.heads, .layers = shape.layers}, index) {}
 
   tessera::Module& module() { return block_; }
-  void forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
-               const SequenceBatch& sequences) {
-    saved_ = block_.forward(window, stack, x, y, sequences);
+  using Saved = typename nn::TransformerBlock<P>::Saved;
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
+                const SequenceBatch& sequences) {
+    return block_.forward(window, stack, x, y, sequences);
   }
-  void backward(Window& window, ActivationStack& stack, MatrixView<P> gradient) {
-    block_.backward(window, stack, saved_, gradient);
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
+    block_.backward(window, stack, saved, gradient);
   }
 
  private:
   nn::TransformerBlock<P> block_;
-  typename nn::TransformerBlock<P>::Saved saved_;
 };
 
 template <typename P>
@@ -43,16 +43,16 @@ class FinalLayer {
   explicit FinalLayer(const GptShape& shape) : norm_(shape.dim) {}
 
   tessera::Module& module() { return norm_; }
-  void forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y, const SequenceBatch&) {
-    saved_ = norm_.forward(window, stack, x, y);
+  using Saved = typename nn::LayerNorm<P>::Saved;
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y, const SequenceBatch&) {
+    return norm_.forward(window, stack, x, y);
   }
-  void backward(Window& window, ActivationStack& stack, MatrixView<P> gradient) {
-    norm_.backward(window, stack, saved_, gradient, gradient);
+  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
+    norm_.backward(window, stack, saved, gradient, gradient);
   }
 
  private:
   nn::LayerNorm<P> norm_;
-  typename nn::LayerNorm<P>::Saved saved_;
 };
 
 template <typename T, typename P, typename Layer>
@@ -69,7 +69,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
     if (window.recomputes()) only_y.emplace(stack);
     const MatrixView<const P> own_x = read_as<P>(window, stack, kept(window, x));
     const MatrixView<P> own_y = place_for<P>(stack, y);
-    layer_.forward(window, stack, own_x, own_y, sequences);
+    this->here(saved_) = layer_.forward(window, stack, own_x, own_y, sequences);
     deliver(window, own_y, y);
   }
 
@@ -77,7 +77,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, gradient);
     deliver(window, gradient, own);
-    layer_.backward(window, stack, own);
+    layer_.backward(window, stack, this->here(saved_), own);
     deliver(window, own, gradient);
   }
 
@@ -95,6 +95,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
   }
 
   Layer layer_;
+  std::vector<typename Layer::Saved> saved_;
 };
 
 template <typename T, typename P>
@@ -111,7 +112,7 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
                const SequenceBatch& sequences) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, y);
-    saved_ = embedding_.forward(window, stack, ids, own, sequences);
+    this->here(saved_) = embedding_.forward(window, stack, ids, own, sequences);
     deliver(window, own, y);
   }
 
@@ -119,22 +120,28 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, dy);
     deliver(window, dy, own);
-    embedding_.backward(window, stack, saved_, own);
+    embedding_.backward(window, stack, this->here(saved_), own);
   }
 
   void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, const Answers& answers) override {
     const MatrixView<const P> own = read_as<P>(window, stack, x);
-    saved_loss_ = embedding_.forward(window, stack, own,
-                                     {.targets = {.labels = answers.targets, .weights = answers.weights},
-                                      .loss = answers.loss,
-                                      .at_once = window.kind() != tessera::plan::WindowKind::evaluate});
+    this->here(saved_loss_) = embedding_.forward(window, stack, own,
+                                                 {.targets = {.labels = answers.targets, .weights = answers.weights},
+                                                  .loss = answers.loss,
+                                                  .at_once = window.kind() != tessera::plan::WindowKind::evaluate});
   }
 
   void backward(Window& window, ActivationStack& stack, const HeadGradient<T>& gradient) override {
     const nn::ScratchScope scratch(stack);
     const MatrixView<P> own = place_for<P>(stack, gradient.dx);
-    embedding_.backward(window, stack, saved_loss_, own);
+    embedding_.backward(window, stack, this->here(saved_loss_), own);
     deliver(window, own, gradient.dx);
+  }
+
+  void backward(Window& window, ActivationStack& stack, const TiedHeadGradient<T>& gradient) override {
+    embedding_.backward(window, stack, typename nn::Embedding<P>::Saved{},
+                        MatrixView<P>{nullptr, 0, gradient.dx.columns});
+    backward(window, stack, HeadGradient<T>{gradient.dx});
   }
 
   void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<float> logits) override {
@@ -147,8 +154,8 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
 
  private:
   nn::Embedding<P> embedding_;
-  typename nn::Embedding<P>::Saved saved_;
-  typename nn::Embedding<P>::SavedLoss saved_loss_;
+  std::vector<typename nn::Embedding<P>::Saved> saved_;
+  std::vector<typename nn::Embedding<P>::SavedLoss> saved_loss_;
 };
 
 }  // namespace

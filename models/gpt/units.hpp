@@ -1,5 +1,5 @@
 // The units of a GPT as its passes see them: activations are T, whatever type a unit itself computes in. Each keeps
-// what its last forward saved for its next backward.
+// what its last forward saved for its next backward, of every micro-batch that is on its way.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "models/gpt/shape.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -25,9 +26,25 @@ struct Answers {
   std::span<const float> weights = {};  // of targets, 0 where they only fill up; empty: 1
 };
 
+class UnitOfPlaces : public tessera::Module {
+ public:
+  // The calls that follow are of the micro-batch that has this place among those that are on their way (PartMemory).
+  void take_place(std::size_t place) { place_ = place; }
+
+ protected:
+  template <typename Saved>
+  Saved& here(std::vector<Saved>& saved) const {
+    if (saved.size() <= place_) saved.resize(place_ + 1);
+    return saved[place_];
+  }
+
+ private:
+  std::size_t place_ = 0;
+};
+
 // "blocks.N" and "final". x, y and gradient are [tokens, dim].
 template <typename T>
-class HiddenUnit : public tessera::Module {
+class HiddenUnit : public UnitOfPlaces {
  public:
   // Pushes what backward needs, unless the unit recomputes; x must stay until then.
   virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
@@ -43,9 +60,15 @@ struct HeadGradient {
   tessera::nn::MatrixView<T> dx;  // [tokens, dim]
 };
 
+// The same of a head whose embedding is another rank's: gradients of what that reads alone are zero.
+template <typename T>
+struct TiedHeadGradient {
+  tessera::nn::MatrixView<T> dx;
+};
+
 // "embedding": tables of tokens and positions. The token table is the output head, too, in windows of its own.
 template <typename T>
-class EmbeddingUnit : public tessera::Module {
+class EmbeddingUnit : public UnitOfPlaces {
  public:
   using Ids = std::span<const std::int32_t>;
 
@@ -60,6 +83,8 @@ class EmbeddingUnit : public tessera::Module {
                        const Answers& answers) = 0;
   virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         const HeadGradient<T>& gradient) = 0;
+  virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
+                        const TiedHeadGradient<T>& gradient) = 0;
   // The logits alone: [rows of x, vocabulary].
   virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
                        tessera::nn::MatrixView<float> logits) = 0;

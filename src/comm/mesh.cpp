@@ -12,6 +12,12 @@
 
 namespace tessera {
 
+namespace {
+
+constexpr int both_ends = 2;  // Mesh::pairs_of()
+
+}  // namespace
+
 // ---- groups ----
 
 Group::Group(std::string name, std::string text, std::vector<Steps> axes, int ranks_of_job, int rank)
@@ -30,11 +36,21 @@ int Group::size() const {
 
 int Group::count() const {
   if (pairs_from_ < 0) return ranks_of_job_ / size();
-  return ranks_of_job_ / axes_.front().size * ((axes_.front().size + pairs_from_ + 1) / 2);
+  return ranks_of_job_ / axes_.front().size * pairs();
 }
 
 // The line's first rank is the second half of a pair without a first one where whole pairs begin at 1.
-int Group::pair_of(int rank) const { return (rank / axes_.front().stride % axes_.front().size + pairs_from_) / 2; }
+int Group::pair_of(int rank) const {
+  const int along = rank / axes_.front().stride % axes_.front().size;
+  if (pairs_from_ == both_ends) return along == axes_.front().size - 1 ? 0 : along;
+  return (along + pairs_from_) / 2;
+}
+
+// Counts those of one line along the axis.
+int Group::pairs() const {
+  const int size = axes_.front().size;
+  return pairs_from_ == both_ends ? std::max(1, size - 1) : (size + pairs_from_ + 1) / 2;
+}
 
 int Group::place() const { return place_of(rank_); }
 
@@ -43,6 +59,7 @@ std::vector<int> Group::ranks() const { return ranks_of(index_of(rank_)); }
 int Group::place_of(int rank) const {
   if (pairs_from_ >= 0) {
     const int along = rank / axes_.front().stride % axes_.front().size;
+    if (pairs_from_ == both_ends) return along > 0 && along == axes_.front().size - 1 ? 1 : 0;
     return along < pairs_from_ ? 0 : (along + pairs_from_) % 2;
   }
   int place = 0;
@@ -55,8 +72,7 @@ int Group::place_of(int rank) const {
 int Group::index_of(int rank) const {
   if (pairs_from_ >= 0) {
     const auto& [stride, size] = axes_.front();
-    const int pairs = (size + pairs_from_ + 1) / 2;
-    return (rank / (stride * size) * pairs + pair_of(rank)) * stride + rank % stride;
+    return (rank / (stride * size) * pairs() + pair_of(rank)) * stride + rank % stride;
   }
   std::vector<Steps> inner_first = axes_;
   std::sort(inner_first.begin(), inner_first.end(), [](const Steps& a, const Steps& b) { return a.stride < b.stride; });
@@ -138,8 +154,9 @@ Group Mesh::group_of(const std::vector<std::string>& axes) const {
 
 Group Mesh::pairs_of(std::string_view axis, int from) const {
   Group pairs = group(axis);
-  pairs.pairs_from_ = from % 2;
-  pairs.name_ = fmt::format("{} pairs from {}", pairs.name_, pairs.pairs_from_);
+  pairs.pairs_from_ = from;
+  pairs.name_ = from == both_ends ? fmt::format("both ends of {}", pairs.name_)
+                                  : fmt::format("{} pairs from {}", pairs.name_, from);
   pairs.text_ = fmt::format("{} of the mesh {}", pairs.name_, text());
   return pairs;
 }

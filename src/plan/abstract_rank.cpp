@@ -125,7 +125,7 @@ void AbstractRank::complete(std::size_t index, const Report& report) {
   const Operation& current = operation(index);
   const std::size_t stream = static_cast<std::size_t>(current.stream);
   Clock clock = start_of(index);
-  if (is_collective(current.kind)) collectives_.push_back({index, clock});
+  if (is_collective(current.kind) && !current.passes_message()) collectives_.push_back({index, clock});
   for (const Access& access : current.accesses) {
     check_access(point(index), access, clock, report);
     check_not_lost(point(index), access, report);

@@ -446,6 +446,7 @@ void add_window_collectives(Plan& plan, BufferList& list) {
   Bytes most;
   for (const UnitSpec& unit : plan.units) {
     for (const CollectiveSpec& each : unit.collectives) {
+      if (is_message(each.kind)) continue;
       const Range after = received(plan, each);
       most = std::max({most, collected(plan, each).size, after.offset + after.size});
     }
@@ -453,12 +454,29 @@ void add_window_collectives(Plan& plan, BufferList& list) {
   if (most > Bytes(0)) plan.collected = list.add("collected", Category::collectives, most);
 }
 
+// Returns whether there are any.
+bool add_messages(Plan& plan, BufferList& list) {
+  bool any = false;
+  for (const UnitSpec& unit : plan.units) {
+    std::vector<std::size_t>& buffers = plan.messages.emplace_back(unit.collectives.size(), no_buffer);
+    for (std::size_t index = 0; index < buffers.size(); ++index) {
+      const CollectiveSpec& each = unit.collectives[index];
+      if (!is_message(each.kind)) continue;
+      any = true;
+      buffers[index] =
+          list.add(each.name, Category::activations, round_up(each.bytes(), buffer_alignment) * each.buffers);
+    }
+  }
+  return any;
+}
+
 void add_collectives(Plan& plan, BufferList& list) {
   add_window_collectives(plan, list);
+  const bool passes_messages = add_messages(plan, list);
   if (plan.options.collective_staging == CollectiveStaging::none) return;
   plan.gather_staging = list.add("gather staging", Category::collectives, gather_staging(plan.options.ranks));
   plan.reduce_staging = list.add("reduce staging", Category::collectives, reduce_staging(plan));
-  if (plan.collected == no_buffer) return;
+  if (plan.collected == no_buffer && !passes_messages) return;
   plan.window_staging = list.add("window staging", Category::collectives, window_staging(plan));
 }
 

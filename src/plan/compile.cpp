@@ -346,6 +346,8 @@ void check_sharding(const PlanOptions& options) {
   }
 }
 
+constexpr std::size_t most_buffers = 4096;  // of a message
+
 // A message is passed once, by ranks that have a role.
 void check_message(const CompileInput& input, const UnitSpec& unit, WindowKind window) {
   for (const std::size_t index : collectives_in(unit, window)) {
@@ -356,8 +358,13 @@ void check_message(const CompileInput& input, const UnitSpec& unit, WindowKind w
       throw UsageError(what + " is between roles of ranks, and this model has none: finalize_roles() gives them");
     if (each.axes && *each.axes != AxisSet(Axis::pipeline))
       throw UsageError(fmt::format("{} is over {}: messages go along pipeline", what, to_string(*each.axes)));
-    if (window != WindowKind::recompute && !unit.recompute) continue;
-    throw UsageError(what + " would come again where the window is computed again: give it a unit of its own");
+    if (window == WindowKind::recompute || unit.recompute)
+      throw UsageError(what + " would come again where the window is computed again: give it a unit of its own");
+    const bool has_others = std::any_of(unit.collectives.begin(), unit.collectives.end(),
+                                        [](const CollectiveSpec& other) { return !is_message(other.kind); });
+    if (has_others) throw UsageError(what + " stands beside other collectives: give it a unit of its own");
+    if (each.buffers == 0 || each.buffers > most_buffers)
+      throw UsageError(fmt::format("{} has {} buffers: choose 1 to {}", what, each.buffers, most_buffers));
   }
 }
 
@@ -369,6 +376,9 @@ void check_collectives(const CompileInput& input) {
         if (use.unit >= input.units.size()) continue;
         const UnitSpec& unit = input.units[use.unit];
         check_message(input, unit, use.kind);
+        if (use.kind == WindowKind::backward_input && unit.recompute)
+          throw UsageError(
+              fmt::format("unit {} recomputes, and its backward pass is in two windows: recompute by hand", unit.name));
         if (!use.resumes) continue;
         const std::vector<std::size_t> indices = collectives_in(unit, use.kind);
         if (indices.empty()) continue;
@@ -602,6 +612,11 @@ Plan compile(const CompileInput& input) {
   plan.units = input.units;
   plan.trainers = trained_by;
   plan.norm_columns = norm_columns(plan);
+  for (std::size_t program = 0; program < programs.size(); ++program) {
+    if (!plan.shares_norms() || plan.trained_units(program) <= input.options.role_units) continue;
+    throw UsageError(fmt::format("role {} trains {} units, and every role has cells for {}", *input.options.role,
+                                 plan.trained_units(program), input.options.role_units));
+  }
   plan.backward_windows = backward_windows(plan);
   plan.optimizer_states = input.optimizer_states;
   check_states_of_slices(plan);

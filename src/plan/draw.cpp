@@ -116,7 +116,8 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
     fmt::format_to(std::back_inserter(out), "masters {}\n", to_string(options.precision.masters));
   if (options.granules > 0) fmt::format_to(std::back_inserter(out), "granules {}\n", options.granules);
   if (options.role)
-    fmt::format_to(std::back_inserter(out), "role {} of the mesh {}\n", *options.role, options.mesh->text());
+    fmt::format_to(std::back_inserter(out), "role {} of the mesh {} of up to {} units\n", *options.role,
+                   options.mesh->text(), options.role_units);
 }
 
 std::string slice_text(const ParameterSpec& parameter) {
@@ -148,6 +149,7 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     moved("updated", unit.updates_in);
     if (unit.saved > Bytes(0)) fmt::format_to(std::back_inserter(out), " saves {}", unit.saved.count());
     moved("saved", *unit.saved_in);
+    if (unit.tied) fmt::format_to(std::back_inserter(out), " tied");
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {
@@ -171,6 +173,7 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
                      each.name, each.elements, each.type ? tessera::to_string(*each.type) : "fp64",
                      each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
                      each.of_granules ? " of granules" : "", to_string(*each.axes));
+      if (each.buffers > 1) fmt::format_to(std::back_inserter(out), "buffers of {}: {}\n", each.name, each.buffers);
     }
   }
   for (const StateSpec& state : plan.optimizer_states) {

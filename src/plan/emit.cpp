@@ -2,6 +2,7 @@
 #include "plan/passes.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "plan/buckets.hpp"
@@ -76,6 +77,23 @@ class Emitter {
   void backward_window(const WindowUse& use);
   void stretch(const WindowUse& use);
   void window_with_collectives(const WindowUse& use);
+  struct Message {
+    WindowUse use;
+    std::size_t index;     // of its unit's collectives
+    std::size_t nth;       // of its uses in the segment
+    std::size_t position;  // of its window
+    std::size_t begin;     // received before the window at this position
+    bool receives = false;
+    bool passed = false;
+  };
+  std::vector<Message> messages(const std::vector<WindowUse>& windows) const;
+  Access message_access(AccessMode mode, const Message& message) const {
+    return {message_buffer(plan_, message.use.unit, message.index, message.nth), mode, message.use.unit,
+            Role::collected};
+  }
+  void receive_before(std::size_t position, std::vector<Message>& messages);
+  void use_messages(std::size_t position, const std::vector<Message>& messages);
+  void pass(const Message& message);
   void release(StreamId stream, const Access& slot);
   void accumulate(std::size_t unit, bool add_to_earlier);
   void stage(std::size_t unit);
@@ -161,7 +179,18 @@ std::vector<Emitter::Held> Emitter::states(std::size_t unit, Role role) const {
 std::vector<Operation> Emitter::cold() {
   using enum AccessMode;
   for (program_ = 0; program_ < plan_.programs.size(); ++program_) {
-    add(OperationKind::initialize_scalars, StreamId::compute, no_unit).accesses = {scalars(write)};
+    Operation& initialize = add(OperationKind::initialize_scalars, StreamId::compute, no_unit);
+    initialize.accesses = {scalars(write)};
+    // Nobody writes later what other roles count, or have units for and this one has not.
+    for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+      if (!plan_.units[unit].tied || !trains(unit)) continue;
+      initialize.accesses.push_back({my_norm(plan_, unit), write, no_unit, Role::norms});
+    }
+    const std::size_t mine = plan_.trained_units(program_);
+    if (!plan_.shares_norms() || mine == plan_.options.role_units) continue;
+    initialize.accesses.push_back(
+        {my_cells(plan_, program_, plan_.first_norm() + mine, plan_.options.role_units - mine), write, no_unit,
+         Role::norms});
   }
   for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
     Operation& initialize = add(OperationKind::initialize, StreamId::compute, unit);
@@ -280,16 +309,19 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   auto bucket = buckets.begin();
   std::size_t backward = 0;   // windows so far, of trained units
   bool fetches_ahead = last;  // as long as no window goes backward
+  std::vector<Message> passed = messages(windows);
   const std::vector<std::size_t> to_gather = gathering_windows(stays);
   auto next_gather = to_gather.begin();
   for (std::size_t position = 0; position < windows.size(); ++position) {
     for (; next_gather != to_gather.end() && stays[*next_gather].gather_before <= position; ++next_gather) {
       gather(windows[*next_gather].unit, stays[*next_gather]);
     }
+    receive_before(position, passed);
     const WindowUse& use = windows[position];
     if (use.kind == WindowKind::backward && std::exchange(fetches_ahead, false)) fetch_ahead();
     if (!use.resumes) open_.push_back(use.unit);
     window_with_collectives(use);
+    use_messages(position, passed);
     if (closing[position]) open_.pop_back();
     if (gathers && stays[position].release_after) {
       release(StreamId::compute, whole(AccessMode::discard, use.unit, Role::parameters));
@@ -379,28 +411,80 @@ void Emitter::stretch(const WindowUse& use) {
 }
 
 // Each collective ends one stretch of the window, which writes what this rank brings, and begins the next, which reads
-// what came of it. One rank alone reads what it wrote. A message has one side here.
+// what came of it. One rank alone reads what it wrote.
 void Emitter::window_with_collectives(const WindowUse& use) {
   stretch(use);
   const UnitSpec& unit = plan_.units[use.unit];
   for (const std::size_t index : collectives_in(unit, use.kind)) {
     const CollectiveSpec& spec = unit.collectives[index];
+    if (is_message(spec.kind)) continue;
     const auto has = [&](const Range& range, AccessMode mode) {
       return Access{range, mode, use.unit, Role::collected};
     };
-    const bool brings = spec.kind != CollectiveKind::receive, receives = spec.kind != CollectiveKind::send;
-    if (brings) operations_.back().accesses.push_back(has(brought(plan_, spec), AccessMode::write));
-    if (plan_.group_of(spec).empty() && !is_message(spec.kind)) continue;
+    operations_.back().accesses.push_back(has(brought(plan_, spec), AccessMode::write));
+    if (plan_.group_of(spec).empty()) continue;
     Operation& collective = add(OperationKind::collective, StreamId::compute, use.unit);
     collective.window = use.kind;
     collective.collective = index;
     collective.collective_kind = spec.kind;
     collective.group = plan_.group_of(spec);
-    if (brings) collective.accesses.push_back(has(brought(plan_, spec), AccessMode::read));
-    if (receives) collective.accesses.push_back(has(received(plan_, spec), AccessMode::write));
+    collective.accesses = {has(brought(plan_, spec), AccessMode::read), has(received(plan_, spec), AccessMode::write)};
     stretch({use.unit, use.kind, true});
-    if (receives) operations_.back().accesses.push_back(has(received(plan_, spec), AccessMode::read));
+    operations_.back().accesses.push_back(has(received(plan_, spec), AccessMode::read));
   }
+}
+
+// Each use of a message takes the next of its buffers. One is received into as soon as the window that last read it has
+// closed, and those before it on its stream are on their way.
+std::vector<Emitter::Message> Emitter::messages(const std::vector<WindowUse>& windows) const {
+  std::vector<Message> result;
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<std::size_t>> uses;  // of each: positions of its windows
+  std::map<StreamId, std::size_t> latest;
+  for (std::size_t position = 0; position < windows.size(); ++position) {
+    const WindowUse use = windows[position];
+    const std::vector<CollectiveSpec>& all = plan_.units[use.unit].collectives;
+    for (const std::size_t index : collectives_in(plan_.units[use.unit], use.kind)) {
+      if (!is_message(all[index].kind)) continue;
+      std::vector<std::size_t>& before = uses[{use.unit, index}];
+      Message message{.use = use, .index = index, .nth = before.size(), .position = position, .begin = position};
+      message.receives = all[index].kind == CollectiveKind::receive;
+      if (message.receives) {
+        const std::size_t buffers = all[index].buffers;
+        std::size_t& begin = latest[stream_of_message(CollectiveKind::receive, use.kind)];
+        if (before.size() >= buffers) begin = std::max(begin, before[before.size() - buffers] + 1);
+        message.begin = begin;
+      }
+      before.push_back(position);
+      result.push_back(message);
+    }
+  }
+  return result;
+}
+
+void Emitter::receive_before(std::size_t position, std::vector<Message>& messages) {
+  for (Message& message : messages) {
+    if (message.receives && message.begin <= position && !std::exchange(message.passed, true)) pass(message);
+  }
+}
+
+// The window is the last operation.
+void Emitter::use_messages(std::size_t position, const std::vector<Message>& messages) {
+  const std::size_t window = operations_.size() - 1;
+  for (const Message& message : messages) {
+    if (message.position != position) continue;
+    operations_[window].accesses.push_back(
+        message_access(message.receives ? AccessMode::read : AccessMode::write, message));
+    if (!message.receives) pass(message);
+  }
+}
+
+void Emitter::pass(const Message& message) {
+  const CollectiveKind kind = message.receives ? CollectiveKind::receive : CollectiveKind::send;
+  Operation& operation = add(OperationKind::collective, stream_of_message(kind, message.use.kind), message.use.unit);
+  operation.window = message.use.kind;
+  operation.collective = message.index;
+  operation.collective_kind = kind;
+  operation.accesses = {message_access(message.receives ? AccessMode::write : AccessMode::read, message)};
 }
 
 // A slot is given back right after its last reader, on its stream: whoever takes it next waits for it.
@@ -498,8 +582,10 @@ void Emitter::finish_reduction(const Bucket& bucket) {
     }
   }
   for (const std::size_t unit : bucket.units) {
-    add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
-        mine(AccessMode::read, unit), {my_norm(plan_, unit), AccessMode::write, no_unit, Role::norms}};
+    if (!plan_.units[unit].tied) {
+      add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
+          mine(AccessMode::read, unit), {my_norm(plan_, unit), AccessMode::write, no_unit, Role::norms}};
+    }
     if (buffers(unit).are_updated_on_host()) bring_to_host(unit);
   }
 }
@@ -508,6 +594,14 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   program_ = program;
   add(OperationKind::weigh, StreamId::reduce, no_unit).accesses = {
       {my_part(plan_, program_), AccessMode::write, no_unit, Role::norms}};
+  if (plan_.shares_norms() && plan_.roles() > 1) {
+    Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
+    gather.group = Axis::pipeline;
+    gather.accesses = {
+        {my_cells(plan_, program_, plan_.first_norm(), plan_.options.role_units), AccessMode::read, no_unit,
+         Role::norms},
+        {my_cells(plan_, program_, 0, plan_.norm_cells(program_)), AccessMode::write, no_unit, Role::norms}};
+  }
   if (plan_.training_ranks() > 1) {
     Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);
     gather.group = plan_.mesh.group(plan_.training());

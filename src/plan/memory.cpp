@@ -152,7 +152,7 @@ Bytes reduce_staging(const Plan& plan) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     for (const Bucket& bucket : reduction_buckets(plan, program)) most = std::max(most, staging_of(plan, bucket));
   }
-  return std::max(most, gather_staging(plan.options.ranks));
+  return std::max(most, gather_staging(std::max(plan.options.ranks, plan.roles())));
 }
 
 Bytes window_staging(const Plan& plan) {

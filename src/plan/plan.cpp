@@ -74,6 +74,10 @@ std::string_view to_string(StreamId stream) {
     case StreamId::fetch: return "fetch";
     case StreamId::evict: return "evict";
     case StreamId::host: return "host";
+    case StreamId::send: return "send";
+    case StreamId::receive: return "receive";
+    case StreamId::send_back: return "send back";
+    case StreamId::receive_back: return "receive back";
   }
   throw InternalError("a stream without a name");
 }
@@ -167,7 +171,7 @@ Sharding Plan::sharding() const { return over(training(), options.sharding.value
 Sharding Plan::sharding(std::size_t unit) const { return over(common(unit), sharding()); }
 
 bool Plan::uses(StreamId stream) const {
-  if (!is_transferring(stream) && stream != StreamId::host) return true;
+  if (stream <= StreamId::reduce) return true;
   return std::any_of(segments.begin(), segments.end(), [&](const Segment& segment) {
     return std::any_of(segment.operations.begin(), segment.operations.end(),
                        [&](const Operation& operation) { return operation.stream == stream; });
@@ -265,9 +269,10 @@ std::vector<std::size_t> collectives_in(const UnitSpec& unit, WindowKind window)
   std::vector<std::size_t> result;
   for (std::size_t index = 0; index < unit.collectives.size(); ++index) {
     const CollectiveSpec& each = unit.collectives[index];
-    const bool takes_part = window == WindowKind::backward   ? each.backward
-                            : window == WindowKind::evaluate ? each.evaluate
-                                                             : each.forward;
+    const bool takes_part = window == WindowKind::backward         ? each.backward
+                            : window == WindowKind::evaluate       ? each.evaluate
+                            : window == WindowKind::backward_input ? false
+                                                                   : each.forward;
     if (takes_part) result.push_back(index);
   }
   if (window == WindowKind::backward) std::reverse(result.begin(), result.end());

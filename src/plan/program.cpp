@@ -17,6 +17,7 @@ std::string_view to_string(WindowKind kind) {
     case WindowKind::backward: return "backward";
     case WindowKind::recompute: return "recompute";
     case WindowKind::evaluate: return "evaluate";
+    case WindowKind::backward_input: return "backward input";
   }
   throw InternalError("a window kind without a name");
 }

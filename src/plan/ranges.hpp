@@ -119,6 +119,13 @@ inline Range received(const Plan& plan, const CollectiveSpec& collective) {
                      round_up(scatters ? mine.size : all.size, buffer_alignment) + mine.size * 2);
 }
 
+// The buffer of a message that the n-th of its windows in a segment uses.
+inline Range message_buffer(const Plan& plan, std::size_t unit, std::size_t collective, std::size_t use) {
+  const CollectiveSpec& message = plan.units[unit].collectives[collective];
+  const Bytes each = round_up(message.bytes(), buffer_alignment);
+  return fixed_range(plan.messages[unit][collective], each * (use % message.buffers), message.bytes());
+}
+
 // Tensors that a rank owns of a group, which every rank has room for; and the room beside them.
 inline Access whole_access(const Plan& plan, const WholeGroup& group, AccessMode mode) {
   const std::size_t first = group.units.front();
@@ -144,7 +151,7 @@ inline Bytes brought_size(const Plan& plan, std::size_t program) {
   return step_part_size + granule_weight_size * plan.granules(program).rounds();
 }
 inline Bytes norm_row(const Plan& plan, std::size_t program) {
-  return norm_cell(plan) * plan.trained_units(program) + brought_size(plan, program);
+  return norm_cell(plan) * plan.norm_cells(program) + brought_size(plan, program);
 }
 inline Range all_norms(const Plan& plan, std::size_t program) {
   return fixed_range(plan.program_buffers[program].norms, Bytes(0), norm_row(plan, program) * plan.training_ranks());
@@ -154,14 +161,22 @@ inline Range my_norms(const Plan& plan, std::size_t program) {
 }
 inline Range my_norm(const Plan& plan, std::size_t unit) {
   Range norm = my_norms(plan, plan.trainers[unit]);
-  norm.offset = norm_cell(plan) * plan.norm_columns[unit];
+  norm.offset = norm_cell(plan) * (plan.first_norm() + plan.norm_columns[unit]);
   norm.size = norm_cell(plan);
   return norm;
 }
 
+// So many cells of my row, from this one on.
+inline Range my_cells(const Plan& plan, std::size_t program, std::size_t first, std::size_t count) {
+  Range cells = my_norms(plan, program);
+  cells.offset = norm_cell(plan) * first;
+  cells.size = norm_cell(plan) * count;
+  return cells;
+}
+
 inline Range my_part(const Plan& plan, std::size_t program) {
   Range part = my_norms(plan, program);
-  part.offset = norm_cell(plan) * plan.trained_units(program);
+  part.offset = norm_cell(plan) * plan.norm_cells(program);
   part.size = brought_size(plan, program);
   return part;
 }

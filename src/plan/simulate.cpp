@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <numbers>
 #include <numeric>
 #include <set>
@@ -16,6 +17,7 @@
 #include "plan/simulated_rank.hpp"
 #include "plan/step_account.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/plan/roles.hpp"
 
 namespace tessera::plan {
 
@@ -26,6 +28,8 @@ constexpr std::size_t few_steps = 8;
 constexpr std::size_t most_apart = 8;         // outer steps, where they are simulated
 constexpr std::size_t most_outer_walk = 128;  // steps in which every fragment has its turn once
 constexpr double equal_enough = 1e-9;         // of a step's time
+
+bool are_equal(double step, double next) { return std::abs(next - step) <= equal_enough * next; }
 
 // ---- what is asked for makes sense ----
 
@@ -116,15 +120,21 @@ std::vector<std::size_t> representatives(const Plan& plan, const SimulationOptio
   return {ranks.begin(), ranks.end()};
 }
 
+// Ranks follow one plan, or each its role's; all roles have ranks at the same places.
 class Walk {
  public:
-  Walk(const Plan& plan, const Durations& durations, const SimulationOptions& options, std::size_t steps)
-      : plan_(plan),
-        list_(plan, options.program, steps, options.outer_spacing),
-        on_stream_(seconds_of(plan, durations.on_stream)),
-        on_host_(seconds_of(plan, durations.on_host)) {
-    for (const std::size_t rank : representatives(plan, options)) {
-      ranks_.emplace_back(list_, rank, plan.mesh.place_of(rank), pace_of(rank, options));
+  Walk(std::span<const Plan* const> plans, std::span<const Durations> durations, const SimulationOptions& options,
+       std::size_t steps)
+      : of_role_(representatives(*plans.front(), options).size()) {
+    for (std::size_t role = 0; role < plans.size(); ++role) {
+      const Plan& plan = *plans[role];
+      roles_.push_back(std::make_unique<Role>(plan, LaunchList(plan, options.program, steps, options.outer_spacing),
+                                              seconds_of(plan, durations[role].on_stream),
+                                              seconds_of(plan, durations[role].on_host)));
+      for (const std::size_t rank : representatives(plan, options)) {
+        ranks_.emplace_back(roles_.back()->list, rank, plan.mesh.place_of(rank),
+                            pace_of(*roles_.back(), rank, options));
+      }
     }
     make_groups();
   }
@@ -138,60 +148,91 @@ class Walk {
     }
   }
 
-  double end_of_step(std::size_t step) const { return ranks_.front().times(list_.end_of_step(step)).end; }
+  double end_of_step(std::size_t step, std::size_t role = 0) const {
+    return ranks_[role * of_role_].times(roles_[role]->list.end_of_step(step)).end;
+  }
 
-  Simulation result(std::size_t window_steps) const {
+  Simulation result(std::size_t window_steps, std::size_t role = 0) const {
     Simulation result;
+    const LaunchList& list = roles_[role]->list;
     // One more step runs behind the window, so that its beginning is beside the window's end.
-    const std::size_t end = list_.steps() - 1;
-    const StepWindow window{end_of_step(end - window_steps - 1), end_of_step(end - 1), end - window_steps, end};
+    const std::size_t end = list.steps() - 1;
+    const StepWindow window{end_of_step(end - window_steps - 1, role), end_of_step(end - 1, role), end - window_steps,
+                            end};
     result.window_steps = window_steps;
     result.step_seconds = (window.end - window.begin) / static_cast<double>(window_steps);
     for (std::size_t step = window.first_step; step < end; ++step) {
-      result.step_times.push_back(end_of_step(step) - end_of_step(step - 1));
+      result.step_times.push_back(end_of_step(step, role) - end_of_step(step - 1, role));
     }
-    account(plan_, list_, ranks_, window, result);
+    if (roles_.size() == 1) {
+      account(roles_[role]->plan, list, ranks_, window, result);
+    } else {
+      account_work(list, std::span(ranks_).subspan(role * of_role_, of_role_), window, result);
+    }
     return result;
   }
 
  private:
-  RankPace pace_of(std::size_t rank, const SimulationOptions& options) const {
+  struct Groups {
+    std::vector<std::vector<std::size_t>> members;              // of each group
+    std::vector<std::size_t> of_rank;                           // which group, by rank of the role
+    std::array<std::vector<std::size_t>, stream_count> counts;  // by stream and group: who has arrived, or is done
+  };
+  struct Role {
+    Role(const Plan& its_plan, LaunchList its_list, Seconds stream_seconds, Seconds host_seconds)
+        : plan(its_plan),
+          list(std::move(its_list)),
+          on_stream(std::move(stream_seconds)),
+          on_host(std::move(host_seconds)) {}
+    const Plan& plan;
+    LaunchList list;
+    Seconds on_stream;
+    Seconds on_host;
+    std::map<unsigned, Groups> groups = {};  // by the bits of their axes
+  };
+
+  static RankPace pace_of(const Role& role, std::size_t rank, const SimulationOptions& options) {
     double computation = 1, communication = 1;
     for (const SlowRank& slow : options.slow) {
       if (slow.rank != rank) continue;
       computation *= slow.computation;
       communication *= slow.communication;
     }
-    const auto on_stream = [this, rank, computation, communication, jitter = options.jitter](std::size_t launch) {
-      const EventPoint point = list_[launch].point;
-      const double seconds = on_stream_[point.segment][point.operation];
-      if (is_collective(list_[launch].operation->kind)) return seconds * communication;
+    const auto on_stream = [&role, rank, computation, communication, jitter = options.jitter](std::size_t launch) {
+      const EventPoint point = role.list[launch].point;
+      const double seconds = role.on_stream[point.segment][point.operation];
+      if (is_collective(role.list[launch].operation->kind)) return seconds * communication;
       return seconds * computation * jitter_factor(jitter, rank, launch);
     };
-    const auto on_host = [this, computation](std::size_t launch) {
-      const EventPoint point = list_[launch].point;
-      return on_host_[point.segment][point.operation] * computation;
+    const auto on_host = [&role, computation](std::size_t launch) {
+      const EventPoint point = role.list[launch].point;
+      return role.on_host[point.segment][point.operation] * computation;
     };
     return {on_stream, on_host, options.sharing, options.immediate_compute};
   }
 
   // Makes the groups of each set of axes along which the plan has collectives.
   void make_groups() {
-    for (const Segment& segment : plan_.segments) {
-      for (const Operation& operation : segment.operations) {
-        if (!is_collective(operation.kind) || groups_.contains(operation.group.bits())) continue;
-        Groups& groups = groups_[operation.group.bits()];
-        std::map<std::size_t, std::size_t> names;  // what ranks of a group have in common: their place along other axes
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-          const std::size_t name = plan_.mesh.index_of(AxisSet::all() - operation.group, ranks_[rank].place());
-          const std::size_t group = names.try_emplace(name, names.size()).first->second;
-          if (group == groups.members.size()) groups.members.emplace_back();
-          groups.members[group].push_back(rank);
-          groups.of_rank.push_back(group);
-        }
-        for (auto& counts : groups.counts) counts.resize(groups.members.size());
+    for (std::size_t role = 0; role < roles_.size(); ++role) {
+      for (const Segment& segment : roles_[role]->plan.segments) {
+        for (const Operation& operation : segment.operations) make_groups_of(role, operation);
       }
     }
+  }
+
+  void make_groups_of(std::size_t role, const Operation& operation) {
+    auto& all = roles_[role]->groups;
+    if (!is_collective(operation.kind) || all.contains(operation.group.bits())) return;
+    Groups& groups = all[operation.group.bits()];
+    std::map<std::size_t, std::size_t> names;  // what ranks of a group have in common: their place along other axes
+    for (std::size_t rank = role * of_role_; rank < (role + 1) * of_role_; ++rank) {
+      const std::size_t name = roles_[role]->plan.mesh.index_of(AxisSet::all() - operation.group, ranks_[rank].place());
+      const std::size_t group = names.try_emplace(name, names.size()).first->second;
+      if (group == groups.members.size()) groups.members.emplace_back();
+      groups.members[group].push_back(rank);
+      groups.of_rank.push_back(group);
+    }
+    for (auto& counts : groups.counts) counts.resize(groups.members.size());
   }
 
   // The next time at which something happens, and to whom; unknown when nothing does.
@@ -218,67 +259,112 @@ class Walk {
 
   // A collective begins when the last of its group arrives, and ends when the last is done.
   void meet(std::size_t rank, const SimulatedRank::Notice& notice, double now, std::vector<std::size_t>& awake) {
-    Groups& groups = groups_.at(list_[ranks_[rank].head(notice.stream)].operation->group.bits());
-    const std::vector<std::size_t>& members = groups.members[groups.of_rank[rank]];
-    std::size_t& count = groups.counts[notice.stream][groups.of_rank[rank]];
+    Role& role = *roles_[rank / of_role_];
+    const Operation& operation = *role.list[ranks_[rank].head(notice.stream)].operation;
+    if (operation.passes_message() && roles_.size() > 1) return meet_neighbour(rank, operation, notice, now, awake);
+    if (operation.group.contains(Axis::pipeline)) return meet_all_roles(rank, notice, now, awake);
+    Groups& groups = role.groups.at(operation.group.bits());
+    const std::size_t group = groups.of_rank[rank % of_role_];
+    const std::vector<std::size_t>& members = groups.members[group];
+    std::size_t& count = groups.counts[notice.stream][group];
     if (++count < members.size()) return;
     count = 0;
-    for (const std::size_t member : members) {
-      if (notice.done) {
-        ranks_[member].end_collective(notice.stream, now);
-      } else {
-        ranks_[member].begin_collective(notice.stream, now);
-      }
-      awake.push_back(member);
+    for (const std::size_t member : members) go_on(member, notice.stream, notice.done, now, awake);
+  }
+
+  void go_on(std::size_t rank, std::size_t stream, bool done, double now, std::vector<std::size_t>& awake) {
+    if (done) {
+      ranks_[rank].end_collective(stream, now);
+    } else {
+      ranks_[rank].begin_collective(stream, now);
     }
+    awake.push_back(rank);
+  }
+
+  // A message does when both its sides have come to it, or are done with it: the second one tells both.
+  void meet_neighbour(std::size_t rank, const Operation& message, const SimulatedRank::Notice& notice, double now,
+                      std::vector<std::size_t>& awake) {
+    const std::size_t other = neighbour(rank / of_role_, roles_.size(), message) * of_role_ + rank % of_role_;
+    const bool sends = message.collective_kind == CollectiveKind::send;
+    const auto there = static_cast<std::size_t>(
+        stream_of_message(sends ? CollectiveKind::receive : CollectiveKind::send, message.window));
+    bool& came = messages_[{sends ? rank : other, sends ? notice.stream : there}];
+    came = !came;
+    if (came) return;
+    go_on(rank, notice.stream, notice.done, now, awake);
+    go_on(other, there, notice.done, now, awake);
+  }
+
+  void meet_all_roles(std::size_t rank, const SimulatedRank::Notice& notice, double now,
+                      std::vector<std::size_t>& awake) {
+    std::size_t& count = roles_met_[{rank % of_role_, notice.stream}];
+    if (++count < roles_.size()) return;
+    count = 0;
+    for (std::size_t member = rank % of_role_; member < ranks_.size(); member += of_role_)
+      go_on(member, notice.stream, notice.done, now, awake);
   }
 
   std::string stuck_text(const SimulatedRank& rank) const {
+    const Role& role = *roles_[static_cast<std::size_t>(&rank - ranks_.data()) / of_role_];
     std::string text = fmt::format("the simulation never ends: rank {}", rank.rank());
     for (std::size_t stream = 0; stream < stream_count; ++stream) {
       const std::size_t launch = rank.head(stream);
       if (launch == LaunchList::none) continue;
       text += fmt::format(", {} stream at {}", to_string(static_cast<StreamId>(stream)),
-                          describe(plan_, list_[launch].point));
+                          describe(role.plan, role.list[launch].point));
     }
     return text;
   }
 
-  const Plan& plan_;
-  LaunchList list_;
-  Seconds on_stream_;
-  Seconds on_host_;
-  std::vector<SimulatedRank> ranks_;
-  struct Groups {
-    std::vector<std::vector<std::size_t>> members;              // of each group
-    std::vector<std::size_t> of_rank;                           // which group
-    std::array<std::vector<std::size_t>, stream_count> counts;  // by stream and group: who has arrived, or is done
-  };
-  std::map<unsigned, Groups> groups_;  // by the bits of their axes
+  std::size_t of_role_;  // ranks of each
+  std::vector<std::unique_ptr<Role>> roles_;
+  std::vector<SimulatedRank> ranks_;                              // of one role after the other
+  std::map<std::pair<std::size_t, std::size_t>, bool> messages_;  // by sender and its stream: whether one side waits
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> roles_met_;  // by place and stream: who has arrived
 };
 
-bool are_equal(double step, double next) { return std::abs(next - step) <= equal_enough * next; }
+// Walks until steps take equal time, or else a few, and gives the walk with the steps to look at.
+template <typename Report>
+auto walk(std::span<const Plan* const> plans, std::span<const Durations> durations, const SimulationOptions& options,
+          Report report) {
+  for (const Plan* plan : plans) require_sense(*plan, options);
+  const auto run = [&](std::size_t window_steps) {
+    Walk walk(plans, durations, options, warm_up_steps + window_steps + 1);
+    walk.run();
+    return report(walk, window_steps);
+  };
+  if (options.steps > 0) return run(options.steps);
+  {
+    Walk walk(plans, durations, options, warm_up_steps + 2);
+    walk.run();
+    if (are_equal(walk.end_of_step(1) - walk.end_of_step(0), walk.end_of_step(2) - walk.end_of_step(1))) {
+      return report(walk, 1);
+    }
+  }
+  return run(few_steps);
+}
 
 }  // namespace
 
 double Simulation::exposed_seconds() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
 
 Simulation simulate(const Plan& plan, const Durations& durations, const SimulationOptions& options) {
-  require_sense(plan, options);
-  const auto run = [&](std::size_t window_steps) {
-    Walk walk(plan, durations, options, warm_up_steps + window_steps + 1);
-    walk.run();
-    return walk.result(window_steps);
-  };
-  if (options.steps > 0) return run(options.steps);
-  {
-    Walk walk(plan, durations, options, warm_up_steps + 2);
-    walk.run();
-    if (are_equal(walk.end_of_step(1) - walk.end_of_step(0), walk.end_of_step(2) - walk.end_of_step(1))) {
-      return walk.result(1);
-    }
-  }
-  return run(few_steps);
+  const Plan* const all = &plan;
+  return walk({&all, 1}, {&durations, 1}, options,
+              [](const Walk& walk, std::size_t window_steps) { return walk.result(window_steps); });
+}
+
+std::vector<Simulation> simulate(std::span<const RankRole> roles, std::span<const Durations> durations,
+                                 const SimulationOptions& options) {
+  if (roles.empty() || roles.size() != durations.size())
+    throw UsageError(fmt::format("{} roles with {} durations: give one for each", roles.size(), durations.size()));
+  std::vector<const Plan*> plans;
+  for (const RankRole& role : roles) plans.push_back(&role.plan);
+  return walk(plans, durations, options, [&](const Walk& walk, std::size_t window_steps) {
+    std::vector<Simulation> result;
+    for (std::size_t role = 0; role < plans.size(); ++role) result.push_back(walk.result(window_steps, role));
+    return result;
+  });
 }
 
 double outer_seconds(const Plan& plan, const Durations& durations, const SimulationOptions& options) {

@@ -183,9 +183,14 @@ std::vector<PathPart> critical_path(const LaunchList& list, const std::vector<Si
 
 void account(const Plan& plan, const LaunchList& list, const std::vector<SimulatedRank>& ranks,
              const StepWindow& window, Simulation& result) {
-  for (const SimulatedRank& rank : ranks) result.ranks.push_back(timeline(list, rank, window));
+  account_work(list, ranks, window, result);
   result.critical_path = critical_path(list, ranks, window);
   result.exposed = exposed_by_unit(plan, list, ranks, window);
+}
+
+void account_work(const LaunchList& list, std::span<const SimulatedRank> ranks, const StepWindow& window,
+                  Simulation& result) {
+  for (const SimulatedRank& rank : ranks) result.ranks.push_back(timeline(list, rank, window));
   const SimulatedRank& first = ranks.front();
   const Stretches computing =
       stretches_of(list, first, window, [](const Launch& l) { return l.stream == compute_stream; });

@@ -2,6 +2,7 @@
 // waits for.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "plan/launch_list.hpp"
@@ -17,7 +18,10 @@ struct StepWindow {
   std::size_t end_step;  // behind the last
 };
 
-// Fills in everything but the times of steps.
+// Fills in what each rank does and how busy the first one is; and besides that the path and what its compute stream
+// waits for, which are those of ranks that all follow one plan.
+void account_work(const LaunchList& list, std::span<const SimulatedRank> ranks, const StepWindow& window,
+                  Simulation& result);
 void account(const Plan& plan, const LaunchList& list, const std::vector<SimulatedRank>& ranks,
              const StepWindow& window, Simulation& result);
 

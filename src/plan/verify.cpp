@@ -33,9 +33,9 @@ std::string_view to_string(ViolationKind kind) {
   throw InternalError("a kind of violation without a name");
 }
 
-std::size_t neighbour(std::size_t role, const Operation& message) {
+std::size_t neighbour(std::size_t role, std::size_t roles, const Operation& message) {
   const bool up = (message.window != WindowKind::backward) == (message.collective_kind == CollectiveKind::send);
-  return up ? role + 1 : role - 1;
+  return (up ? role + 1 : role + roles - 1) % roles;
 }
 
 std::string_view last_name(const CollectiveSpec& collective) {
@@ -244,7 +244,7 @@ class Explorer {
 
   // Whether they differ along the group's axes alone. A single rank's two representatives do not differ.
   static bool is_with(const AbstractRank& party, const AbstractRank& other, AxisSet group) {
-    if (party.role() != other.role()) return false;
+    if (party.role() != other.role() && !group.contains(Axis::pipeline)) return false;
     for (std::size_t axis = 0; axis < axis_count; ++axis) {
       const bool differs = party.place()[axis] != other.place()[axis];
       if (differs && !group.contains(static_cast<Axis>(axis))) return false;
@@ -293,15 +293,18 @@ class Explorer {
       }
       return before;
     };
+    const CollectiveKind kind =
+        mine.collective_kind == CollectiveKind::send ? CollectiveKind::receive : CollectiveKind::send;
+    const auto there_on = static_cast<std::size_t>(stream_of_message(kind, mine.window));
     for (AbstractRank& other : parties) {
-      if (other.role() != neighbour(party.role(), mine)) continue;
+      if (other.role() != neighbour(party.role(), roles_.size(), mine)) continue;
       if (other.place() != party.place() || nth(other) != nth(party)) continue;
-      const std::size_t index = other.head(stream);
+      const std::size_t index = other.head(there_on);
       if (index == AbstractRank::none || !other.runnable(index) || !other.operation(index).passes_message())
         return false;
       const Operation& theirs = other.operation(index);
       const CollectiveSpec &here = message_of(party, mine), &there = message_of(other, theirs);
-      const bool fits = neighbour(other.role(), theirs) == party.role() &&
+      const bool fits = neighbour(other.role(), roles_.size(), theirs) == party.role() &&
                         mine.collective_kind != theirs.collective_kind && last_name(here) == last_name(there) &&
                         here.bytes() == there.bytes() && here.type == there.type;
       if (!fits) return false;
@@ -388,9 +391,21 @@ namespace {
 void require_neighbours(std::span<const RankRole> roles, std::size_t role) {
   for (const Segment& segment : roles[role].plan.segments) {
     for (const Operation& operation : segment.operations) {
-      if (!operation.passes_message() || neighbour(role, operation) < roles.size()) continue;
-      throw UsageError(fmt::format("{} of role {}: there is no role {} it", describe(roles[role].plan, operation),
-                                   roles[role].name, neighbour(role, operation) == roles.size() ? "behind" : "before"));
+      if (!operation.passes_message()) continue;
+      const RankRole& other = roles[neighbour(role, roles.size(), operation)];
+      const auto name_of = [](const RankRole& of, const Operation& message) {
+        return last_name(of.plan.units[message.unit].collectives[message.collective]);
+      };
+      const auto answers = [&](const Operation& theirs) {
+        return theirs.passes_message() && theirs.collective_kind != operation.collective_kind &&
+               theirs.window == operation.window && name_of(other, theirs) == name_of(roles[role], operation);
+      };
+      const bool found = std::any_of(other.plan.segments.begin(), other.plan.segments.end(), [&](const Segment& each) {
+        return std::any_of(each.operations.begin(), each.operations.end(), answers);
+      });
+      if (found) continue;
+      throw UsageError(fmt::format("{} of role {}: role {} has no other side of it",
+                                   describe(roles[role].plan, operation), roles[role].name, other.name));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -273,7 +274,7 @@ bool is_operand(OperationKind kind, const Access& access) {
   using K = OperationKind;
   static const Operands all[] = {
       {K::initialize, write, {master, state, anchor, outer_momentum, untrained}},
-      {K::initialize_scalars, write, {scalars}},
+      {K::initialize_scalars, write, {scalars, norms}},
       {K::cast, read, {master, master_slot, kept, encoded, resharded}},
       {K::cast, write, {kept, parameters, encoded, resharded, host_rounded}},
       {K::all_gather, read, {master, master_slot, kept, parameters, encoded, resharded, state, state_slot}},
@@ -407,8 +408,7 @@ Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, boo
     if (collective.kind == all_reduce) return fixed_range(plan.collected, Bytes(0), each * ranks + each * 2);
     return fixed_range(plan.collected, aligned(each * ranks), aligned(each) + each * 2);
   }
-  if (collective.kind == all_reduce || is_message(collective.kind) || afterwards != summed)
-    return fixed_range(plan.collected, Bytes(0), each * ranks);
+  if (collective.kind == all_reduce || afterwards != summed) return fixed_range(plan.collected, Bytes(0), each * ranks);
   return {plan.collected, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
@@ -432,7 +432,10 @@ bool is_collected(const Plan& plan, const Operation& operation, const Access& ac
   for (const std::size_t index : collectives_in(unit, operation.window)) {
     if (moves && index != operation.collective) continue;
     const bool afterwards = (access.mode == AccessMode::read) != moves;
-    if (unit.collectives[index].kind == (afterwards ? CollectiveKind::send : CollectiveKind::receive)) continue;
+    if (is_message(unit.collectives[index].kind)) {
+      if (access.range.buffer == plan.messages[access.tenant][index]) return true;  // which is check_messages()'s
+      continue;
+    }
     if (access.range == place_of_collected(plan, unit.collectives[index], afterwards)) return true;
   }
   return false;
@@ -443,13 +446,62 @@ bool is_whole_collective(const Plan& plan, const Operation& operation) {
   if (operation.kind != OperationKind::collective) return operation.collective == no_collective;
   const std::vector<Access>& accesses = operation.accesses;
   if (operation.collective >= plan.units[operation.unit].collectives.size()) return false;
-  if (accesses.size() != (is_message(operation.collective_kind) ? 1 : 2)) return false;
-  if (operation.stream != StreamId::compute) return false;
   if (operation.collective_kind != plan.units[operation.unit].collectives[operation.collective].kind) return false;
-  const bool receives = operation.collective_kind != CollectiveKind::send;
-  return (operation.collective_kind == CollectiveKind::receive || accesses.front().mode == AccessMode::read) &&
-         (accesses.back().mode == AccessMode::write) == receives && accesses.front().tenant == operation.unit &&
+  if (is_message(operation.collective_kind)) {
+    const bool sends = operation.collective_kind == CollectiveKind::send,
+               back = operation.window == WindowKind::backward;
+    const StreamId stream =
+        sends ? (back ? StreamId::send_back : StreamId::send) : (back ? StreamId::receive_back : StreamId::receive);
+    return accesses.size() == 1 && operation.stream == stream &&
+           accesses.front().mode == (sends ? AccessMode::read : AccessMode::write) &&
+           accesses.front().tenant == operation.unit;
+  }
+  return accesses.size() == 2 && operation.stream == StreamId::compute && accesses.front().mode == AccessMode::read &&
+         accesses.back().mode == AccessMode::write && accesses.front().tenant == operation.unit &&
          accesses.back().tenant == operation.unit;
+}
+
+// A message's windows, and its sends or receives, take its buffers in turn. It was received before its window, and sent
+// behind it, with no more on their way than there are buffers.
+void check_messages(const Plan& plan, std::size_t segment, const Report& report) {
+  struct Uses {
+    std::size_t windows = 0;
+    std::size_t messages = 0;
+  };
+  std::map<std::pair<std::size_t, std::size_t>, Uses> uses;
+  const auto& operations = plan.segments[segment].operations;
+  for (std::size_t index = 0; index < operations.size(); ++index) {
+    const Operation& operation = operations[index];
+    const EventPoint here{segment, index};
+    const auto check = [&](std::size_t message, bool in_window) {
+      const CollectiveSpec& spec = plan.units[operation.unit].collectives[message];
+      Uses& so_far = uses[{operation.unit, message}];
+      const bool receives = spec.kind == CollectiveKind::receive;
+      const std::size_t use = in_window ? so_far.windows++ : so_far.messages++;
+      const std::size_t first = receives ? so_far.messages : so_far.windows;
+      const std::size_t second = receives ? so_far.windows : so_far.messages;
+      const Bytes place((spec.bytes().count() + 511) / 512 * 512 * (use % spec.buffers));
+      const Range range = fixed_range(plan.messages[operation.unit][message], place, spec.bytes());
+      const AccessMode mode = receives == in_window ? AccessMode::read : AccessMode::write;
+      const bool has = std::any_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+        return access.range == range && access.mode == mode && access.tenant == operation.unit;
+      });
+      if (has && first >= second && first <= second + spec.buffers) return;
+      report(ViolationKind::layout, here, {segment, message},
+             fmt::format("{}: not with the buffer of {} that it has here", describe(plan, here), spec.name));
+    };
+    if (operation.passes_message()) check(operation.collective, false);
+    if (operation.kind != OperationKind::window || operation.resumes) continue;
+    for (const std::size_t each : collectives_in(plan.units[operation.unit], operation.window)) {
+      if (is_message(plan.units[operation.unit].collectives[each].kind)) check(each, true);
+    }
+  }
+  for (const auto& [message, count] : uses) {
+    if (count.windows == count.messages) continue;
+    report(ViolationKind::layout, {segment, message.first}, {segment, message.second},
+           fmt::format("{} windows have {}, and it is passed {} times", count.windows,
+                       plan.units[message.first].collectives[message.second].name, count.messages));
+  }
 }
 
 // Between two stretches of one window stands a collective, and every window has all that its unit declares for its
@@ -463,6 +515,7 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
     const auto object = [&](const char* why) {
       report(ViolationKind::layout, here, {segment, index}, fmt::format("{}: {}", describe(plan, here), why));
     };
+    if (operation.passes_message() && expected.empty()) continue;
     if (operation.kind == OperationKind::collective) {
       if (expected.empty() || expected.back() != operation.collective ||
           plan.at({segment, index - 1}).unit != operation.unit)
@@ -475,15 +528,12 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
           return each.mode == mode && each.range == operation.accesses[access].range;
         });
       };
-      const bool one_side = operation.passes_message();
-      const bool brings = operation.collective_kind != CollectiveKind::receive;
-      const bool receives = operation.collective_kind != CollectiveKind::send;
-      if ((brings && !has(index - 1, 0, AccessMode::write)) ||
-          (receives && !has(index + 1, one_side ? 0 : 1, AccessMode::read)))
+      if (!has(index - 1, 0, AccessMode::write) || !has(index + 1, 1, AccessMode::read))
         object("its window does not write what it brings, or does not read what comes of it");
       continue;
     }
-    const bool goes_on = index > 0 && operations[index - 1].kind == OperationKind::collective;
+    const bool goes_on =
+        index > 0 && operations[index - 1].kind == OperationKind::collective && !operations[index - 1].passes_message();
     if (goes_on && (operation.kind != OperationKind::window || operation.unit != operations[index - 1].unit))
       object("comes between a collective and the rest of its window");
     if (goes_on) continue;
@@ -493,7 +543,7 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
     expected = collectives_in(plan.units[operation.unit], operation.window);
     std::erase_if(expected, [&](std::size_t each) {
       const CollectiveSpec& collective = plan.units[operation.unit].collectives[each];
-      return !is_message(collective.kind) && plan.mesh.size(axes_of(plan, collective)) == 1;
+      return is_message(collective.kind) || plan.mesh.size(axes_of(plan, collective)) == 1;
     });
     std::reverse(expected.begin(), expected.end());
   }
@@ -528,8 +578,10 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
 }
 
 // The range may be all scalars, or the loss scale alone. Norms are a row per rank that trains with this one, with a
-// cell for each unit and one for what the rank brings to the mean; the range may be all, my row, my cell of the
-// operation's unit, or what I bring. They are those of the segment's program, or at a cold start of any.
+// cell for each unit, of all roles where they share norms, and one for what the rank brings to the mean; the range may
+// be all, my row, my cell of the operation's unit, or what I bring; between roles the cells of mine, or of all; and at
+// a cold start those of mine that no unit has, or that another role counts. They are those of the segment's program, or
+// at a cold start of any.
 bool is_of_program(const Plan& plan, const Operation& operation, const Range& range, std::size_t program) {
   const ProgramBuffers& buffers = plan.program_buffers[program];
   if (range.buffer == buffers.host_scalars) return range == fixed_range(range.buffer, Bytes(0), scalars_size);
@@ -538,12 +590,16 @@ bool is_of_program(const Plan& plan, const Operation& operation, const Range& ra
            range == fixed_range(buffers.scalars, loss_scale_offset, Bytes(4));
   }
   if (range.buffer != buffers.norms) return false;
-  const auto units = std::count(plan.trainers.begin(), plan.trainers.end(), program);
+  const auto own = static_cast<std::size_t>(std::count(plan.trainers.begin(), plan.trainers.end(), program));
+  const bool shared = plan.options.role && plan.options.role_units > 0;
+  const std::size_t of_role = shared ? plan.options.role_units : own;
+  const std::size_t first = shared ? of_role * *plan.options.role : 0;
+  const std::size_t units = shared ? of_role * plan.options.mesh->size(Axis::pipeline) : own;
   const std::size_t granules =
       plan.options.granules > 0 ? plan.programs[program].micro_batches.value_or(plan.options.granules) : 0;
   const std::size_t ranks = plan.mesh.size(together(plan));
   const Bytes cell = granules > 0 ? exact_norm_size : norm_size;
-  const Bytes cells = cell * static_cast<std::size_t>(units);
+  const Bytes cells = cell * units;
   const Bytes brought = step_part_size + granule_weight_size * ((granules + ranks - 1) / ranks);
   const Bytes row = cells + brought;
   Range mine{buffers.norms, Bytes(0), row, strides_of(plan, together(plan), row)};
@@ -552,11 +608,24 @@ bool is_of_program(const Plan& plan, const Operation& operation, const Range& ra
     mine.size = brought;
     return range == mine;
   }
+  const bool between_roles = operation.kind == OperationKind::gather_norms && operation.group.contains(Axis::pipeline);
+  if (between_roles || operation.kind == OperationKind::initialize_scalars) {
+    const Range all = {buffers.norms, Bytes(0), cells, mine.strides};
+    for (std::size_t unit = 0; !between_roles && unit < plan.units.size(); ++unit) {
+      if (!plan.units[unit].tied || plan.trainers[unit] != program) continue;
+      mine.offset = cell * (first + plan.norm_columns[unit]);
+      mine.size = cell;
+      if (range == mine) return true;
+    }
+    mine.offset = cell * (between_roles ? first : first + own);
+    mine.size = cell * (between_roles ? of_role : of_role - own);
+    return shared && (range == mine || (between_roles && range == all));
+  }
   if (operation.unit == no_unit) {
     return range == mine || range == fixed_range(buffers.norms, Bytes(0), row * ranks);
   }
   if (plan.trainers[operation.unit] != program) return false;
-  mine.offset = cell * plan.norm_columns[operation.unit];
+  mine.offset = cell * (first + plan.norm_columns[operation.unit]);
   mine.size = cell;
   return range == mine;
 }
@@ -646,7 +715,9 @@ std::optional<AxisSet> share_in(const Plan& plan, const Access& access) {
 // and one rank's state is for all that have its unit in common.
 bool is_of_group(const Plan& plan, const Operation& operation) {
   const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
-  if (operation.kind == OperationKind::gather_norms) return is_along(together(plan));
+  if (operation.kind == OperationKind::gather_norms) {
+    return is_along(together(plan)) || (plan.shares_norms() && operation.group == AxisSet(Axis::pipeline));
+  }
   if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
   if (operation.kind == OperationKind::redistribute) return is_along(owned(plan, operation.unit));
   if (operation.passes_message()) return operation.group.empty();
@@ -826,6 +897,7 @@ void verify_layout(const Plan& plan, const Report& report) {
     check_recomputation(plan, segment, report);
     check_whole_order(plan, segment, report);
     check_collectives(plan, segment, report);
+    check_messages(plan, segment, report);
   }
 }
 

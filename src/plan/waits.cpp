@@ -71,7 +71,9 @@ std::vector<Step> steps_of(const Plan& plan) {
   std::vector<Step> steps;
   for (std::size_t s = 0; s < plan.segments.size(); ++s) {
     for (const Operation& operation : plan.segments[s].operations) {
-      steps.push_back({s, static_cast<std::size_t>(operation.stream), is_collective(operation.kind), {}});
+      // A message has a communicator of two ranks for itself: its order beside others is nobody's business.
+      const bool is_ordered = is_collective(operation.kind) && !operation.passes_message();
+      steps.push_back({s, static_cast<std::size_t>(operation.stream), is_ordered, {}});
     }
   }
   return steps;

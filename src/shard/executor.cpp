@@ -22,7 +22,7 @@ using plan::WindowKind;
 namespace {
 
 // The other stream does so inside windows that have collectives.
-bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce; }
+bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce || id >= StreamId::send; }
 
 // Communicators have the deadlines between ranks, and say more: while they let the job go on, so do its streams. Nobody
 // else watches a rank that is alone.
@@ -283,7 +283,7 @@ Window Executor::open(const plan::WindowUse& use) {
   }
   progress_.open(segment);
   begin_window();
-  windows_[depth_++]->open(use, program(), ++serial_);
+  windows_[depth_++]->open(this->segment().operations[next_operation_], program(), ++serial_);
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   return Window(link_, use, serial_);
 }
@@ -340,6 +340,7 @@ void Executor::launch_collective() {
   const auto& operations = segment().operations;
   const std::size_t next = next_operation_ + 1;
   if (next == operations.size() || operations[next].kind != plan::OperationKind::collective) return;
+  if (operations[next].passes_message()) return;  // goes when the window has closed
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   end_window();
   begin_window();

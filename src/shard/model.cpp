@@ -352,17 +352,24 @@ void declare(ModelState& model, std::unique_ptr<Optimizer> optimizer) {
   record_programs(model);
 }
 
-// Norms, and what follows from them, are a role's own: nobody adds those of all roles up.
 void check_role(const ModelState& model, const std::string& name) {
   const auto refuse = [&](std::string_view what) {
     throw UsageError(fmt::format("role {} has {}, which is not possible where ranks have roles", name, what));
   };
   if (model.options.outer.every > 0) refuse("outer steps");
   if (model.options.checkpointing != Checkpointing::none) refuse("FullyShardOptions::checkpointing");
-  if (model.loss_scaling.dynamic) refuse("a dynamic loss scale: give it a fixed one (FullyShardOptions::loss_scaling)");
-  for (const Optimizer* each : model.optimizers) {
-    if (each->step_settings().clip_norm > 0.0f) refuse("clip_norm: a norm of all roles is not known to any");
+}
+
+// Counts any role's, in any of its programs.
+std::size_t most_trained_units(std::span<const plan::CompileInput> inputs) {
+  std::size_t most = 1;
+  for (const plan::CompileInput& input : inputs) {
+    const std::vector<std::size_t> trainers = plan::trainers(input.programs, plan::trainable_units(input.units));
+    for (std::size_t program = 0; program < input.programs.size(); ++program) {
+      most = std::max(most, static_cast<std::size_t>(std::count(trainers.begin(), trainers.end(), program)));
+    }
   }
+  return most;
 }
 
 std::size_t role_of(ModelState& model, std::size_t roles) {
@@ -457,10 +464,15 @@ std::size_t finalize_roles(std::span<ModelRole> given) {
     declare(model, std::move(given[role].optimizer));
     model.role = role;
     inputs.push_back(compile_input(model));
-    roles.push_back({given[role].name, plan::compile(inputs.back())});
+  }
+  const std::size_t units = most_trained_units(inputs);
+  for (std::size_t role = 0; role < given.size(); ++role) {
+    ModelState& model = given[role].model->state();
+    inputs[role].options.role_units = units;
+    roles.push_back({given[role].name, plan::compile(inputs[role])});
     model.loss_scaling = resolved(model.options.loss_scaling, roles.back().plan);
     check_role(model, given[role].name);
-    check_against(model, inputs.back(), roles.back().plan);
+    check_against(model, inputs[role], roles.back().plan);
   }
   const plan::Verification verification = plan::verify(roles);
   if (!verification.ok()) throw UsageError("the roles do not fit together: " + verification.violations.front().text);

@@ -49,10 +49,11 @@ OpenWindow::OpenWindow(const Model& model)
 
 // ---- opening and closing ----
 
-void OpenWindow::open(const plan::WindowUse& use, std::size_t program, std::size_t serial) {
+void OpenWindow::open(const plan::Operation& window, std::size_t program, std::size_t serial) {
+  const plan::WindowUse use{window.unit, window.window, window.resumes};
   const bool trains = use.kind == WindowKind::backward && plan_.trains(use.unit, program);
   const bool last_backward = trains && ledgers_[use.unit].begin_window() == plan_.backward_windows[use.unit];
-  current_ = Current{use, program, serial, last_backward};
+  current_ = Current{&window, use, program, serial, last_backward};
 }
 
 void OpenWindow::settle_gradients() {
@@ -215,15 +216,19 @@ void OpenWindow::require_next(const Collective& collective) const {
 OpenWindow::View OpenWindow::contribution(const Collective& collective, std::optional<DType> type) {
   require_next(collective);
   if (type != collective.options().type) require_type(describe(), collective, type);
-  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
+  const std::size_t index = unit().index_of(collective);
+  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[index];
+  if (is_message(spec.kind)) return {message(index), spec.elements};
   return {memory_.address(plan::brought(plan_, spec)),
           spec.elements * spec.parts(plan_.mesh.size(plan_.group_of(spec)))};
 }
 
 Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {
   require_next(collective);
-  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
+  const std::size_t index = unit().index_of(collective);
+  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[index];
   ++current_->collectives_done;
+  if (is_message(spec.kind)) return {.first = message(index), .values = spec.elements, .stride = spec.elements};
   const AxisSet group = plan_.group_of(spec);
   Collected<std::byte> came{
       .first = memory_.address(plan::received(plan_, spec)), .values = spec.elements, .stride = spec.elements};
@@ -239,6 +244,14 @@ Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {
         static_cast<std::uint32_t>(plan_.mesh.size(axis));
   });
   return came;
+}
+
+std::byte* OpenWindow::message(std::size_t collective) {
+  const std::size_t buffer = plan_.messages[current_->use.unit][collective];
+  for (const plan::Access& access : current_->operation->accesses) {
+    if (access.range.buffer == buffer) return memory_.address(access.range);
+  }
+  throw InternalError("a window without its message");
 }
 
 void OpenWindow::require_collectives_done() const {

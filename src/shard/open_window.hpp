@@ -74,8 +74,8 @@ class OpenWindow final : public WindowView {
   explicit OpenWindow(const Model& model);
 
   // ---- what the executor does, in this order ----
-  // In a step of this program. `serial`: the number of this opening.
-  void open(const plan::WindowUse& use, std::size_t program, std::size_t serial);
+  // In a step of this program, as this operation of its plan. `serial`: the number of this opening.
+  void open(const plan::Operation& window, std::size_t program, std::size_t serial);
   // Takes what the next of the collectives that the plan has here brings together. It is done from then on. Throws as
   // contribution() does.
   Collected<std::byte> take_collective(const Collective& collective);
@@ -113,6 +113,7 @@ class OpenWindow final : public WindowView {
 
  private:
   struct Current {
+    const plan::Operation* operation;
     plan::WindowUse use;
     std::size_t program;
     std::size_t serial;
@@ -136,6 +137,7 @@ class OpenWindow final : public WindowView {
   void fork(Joined& joined);
   void require_alive(const Joined& joined) const;
   void require_next(const Collective& collective) const;
+  std::byte* message(std::size_t collective);  // where this window has it
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);
   void fill_gradient_zero(std::size_t unit, std::size_t parameter);

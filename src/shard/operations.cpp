@@ -108,15 +108,35 @@ Group group_of(World& world, const Mesh& mesh, const plan::MeshShape& shape, Axi
 
 }  // namespace
 
+namespace {
+
+// A message goes from one to the other of a pair (Mesh::pairs_of), whose first is the one that stands first.
+struct Link {
+  int pairs_from;
+  int sender;
+};
+
+Link link_of(const plan::Plan& plan, const Operation& message) {
+  const std::size_t roles = plan.options.mesh->size(Axis::pipeline), mine = *plan.options.role;
+  const std::size_t other = plan::neighbour(mine, roles, message);
+  const bool sends = message.collective_kind == CollectiveKind::send;
+  const std::size_t from = sends ? mine : other, first = std::min(mine, other);
+  const bool goes_up = message.window != plan::WindowKind::backward;
+  const bool around = goes_up ? from + 1 == roles : from == 0;  // from the last role to the first, or back
+  return {around ? 2 : static_cast<int>(first % 2), from == first ? 0 : 1};
+}
+
+}  // namespace
+
 // Every rank makes those of all roles, in one order.
 void Operations::make_communicators(World& world) {
   const Mesh mesh = mesh_of(world, plan_.options.role ? *plan_.options.mesh : plan_.mesh);
   std::map<std::pair<std::size_t, unsigned>, AxisSet> groups;
-  bool messages = false;
+  std::array<bool, 3> messages{};
   const auto note = [&](const plan::Plan& plan) {
     for (const plan::Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
-        messages = messages || operation.passes_message();
+        if (operation.passes_message()) messages[static_cast<std::size_t>(link_of(plan, operation).pairs_from)] = true;
         const bool is_copy = operation.kind == OperationKind::redistribute && operation.group.empty();
         if (is_collective(operation.kind) && !operation.passes_message() && !is_copy)
           groups[{static_cast<std::size_t>(operation.stream), operation.group.bits()}] = operation.group;
@@ -128,10 +148,12 @@ void Operations::make_communicators(World& world) {
   for (const auto& [key, axes] : groups) {
     const CommunicatorKind& kind = communicator_kinds[key.first];
     CommunicatorUse use{.staging = memory_.bytes(plan_.*kind.staging)};
-    if (const Group group = group_of(world, mesh, plan_.mesh, axes); !group.is_everybody()) use.group = group;
+    const plan::MeshShape& shape = plan_.options.role ? *plan_.options.mesh : plan_.mesh;
+    if (const Group group = group_of(world, mesh, shape, axes); !group.is_everybody()) use.group = group;
     communicators_[key.first][key.second] = world.make_communicator(kind.name, use);
   }
-  for (int from = 0; messages && from < 2; ++from) {
+  for (int from = 0; from < 3; ++from) {
+    if (!messages[static_cast<std::size_t>(from)]) continue;
     for (std::size_t back = 0; back < 2; ++back) {
       const CommunicatorUse use{.staging = memory_.bytes(plan_.window_staging),
                                 .group = mesh.pairs_of(to_string(Axis::pipeline), from)};
@@ -156,8 +178,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
   Call& call = calls_[point.segment][point.operation];
   switch (operation.kind) {
     case OperationKind::initialize: return initialize(operation, on);
-    case OperationKind::initialize_scalars:
-      return kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
+    case OperationKind::initialize_scalars: return initialize_scalars(operation, on);
     case OperationKind::cast:
     case OperationKind::convert:
       return compute(operation, on, [this, &operation](Stream& here) { cast(operation, here); });
@@ -303,12 +324,12 @@ Operations::Call Operations::call_of(const Operation& operation, bool evaluates)
 
 // A message is a broadcast between two neighbours; each direction has a communicator of its own.
 void Operations::pass_message(const Operation& operation, Stream& on) {
-  const std::size_t role = *plan_.options.role;
+  const Link link = link_of(plan_, operation);
   const bool back = operation.window == plan::WindowKind::backward;
   const plan::Range& range = operation.accesses.front().range;
   const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
-  links_[std::min(role, plan::neighbour(role, operation)) % 2][back ? 1 : 0]->broadcast(
-      on, {.data = address(range), .size = range.size, .root = back ? 1 : 0, .label = plan::last_name(spec)});
+  links_[static_cast<std::size_t>(link.pairs_from)][back ? 1 : 0]->broadcast(
+      on, {.data = address(range), .size = range.size, .root = link.sender, .label = plan::last_name(spec)});
 }
 
 Operations::Call Operations::call_in_window(const Operation& operation) {
@@ -418,7 +439,14 @@ void Operations::gather_norms(const Operation& operation, Call& call, Stream& on
                                         .out;
   call.gathers.front().label = {label.data(), end};
   communicator_of(operation).all_gather(on, call.gathers);
-  note_parts(on);
+  if (!operation.group.contains(Axis::pipeline)) note_parts(on);  // norms alone go from role to role
+}
+
+void Operations::initialize_scalars(const Operation& operation, Stream& on) {
+  kernels::set_scalars(on, scalars_at(operation), {.loss_scale = loss_scaling_.initial});
+  for (const Access& access : operation.accesses) {
+    if (access.role == plan::Role::norms) kernels::fill_zero(on, address(access.range), access.range.size);
+  }
 }
 
 void Operations::set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part,
@@ -446,7 +474,7 @@ void Operations::begin_update(std::size_t program, Stream& on) {
   settings.loss_scaling = loss_scaling_;
   const kernels::NormPartials partials{
       .values = reinterpret_cast<const double*>(base(plan_.program_buffers[program].norms)),
-      .units = plan_.trained_units(program),
+      .units = plan_.norm_cells(program),
       .ranks = plan_.training_ranks(),
       .divisor = static_cast<double>(plan_.gradient_divisor(program)),
       .exact = plan_.has_granules(),

@@ -123,6 +123,7 @@ class Operations {
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
   void gather_norms(const plan::Operation& operation, Call& call, Stream& on);
+  void initialize_scalars(const plan::Operation& operation, Stream& on);
   void weigh(const plan::Operation& operation, Stream& on);
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
@@ -188,7 +189,7 @@ class Operations {
   // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;
   // Messages between roles: by the place of the first neighbour, even or odd, and by direction, forward and backward.
-  std::array<std::array<std::unique_ptr<Communicator>, 2>, 2> links_;
+  std::array<std::array<std::unique_ptr<Communicator>, 2>, 3> links_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU
   Stream on_host_;                           // immediate: runs in a task of the stream of the host's processors
@@ -197,9 +198,10 @@ class Operations {
   std::optional<float> learning_rate_ = 0.0f;
   kernels::StepPart part_;
   std::vector<double> granule_weights_;
-  // Labels of the latest gathers of norms: the host is at most one update ahead of the streams.
+  // Labels of the latest gathers of norms, of which an update has two where roles share them: the host is at most one
+  // update ahead of the streams.
   using NormLabel = std::array<char, 112>;
-  std::array<NormLabel, 3> norm_labels_{};
+  std::array<NormLabel, 6> norm_labels_{};
   std::size_t next_norm_label_ = 0;
 };
 

@@ -47,7 +47,7 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
   for (std::size_t index = 0; index < listed.size(); ++index) {
     const bool window = listed[index].kind == plan::OperationKind::window;
     const auto is_collective = [&](std::size_t at) {
-      return at < listed.size() && listed[at].kind == plan::OperationKind::collective;
+      return at < listed.size() && listed[at].kind == plan::OperationKind::collective && !listed[at].passes_message();
     };
     const bool goes_on = window && index > 0 && is_collective(index - 1);
     const bool opens_after_close = window && !goes_on && opened > 0 && closing[opened - 1] && !uses[opened].resumes;

@@ -30,7 +30,8 @@ plan::CollectiveSpec Collective::spec() const {
           .backward = options_.backward,
           .evaluate = options_.evaluate,
           .axes = options_.axes,
-          .of_granules = options_.of_granules};
+          .of_granules = options_.of_granules,
+          .buffers = options_.buffers};
 }
 
 // A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.
@@ -154,6 +155,7 @@ plan::UnitSpec Unit::spec() const {
                       .saved = options_.saved,
                       .saved_in = options_.saved_in,
                       .apart = options_.apart,
+                      .tied = options_.tied,
                       .prefix = options_.prefix.value_or(name() + ".")};
   if (options_.optimizer) spec.optimizer_states = options_.optimizer->state_specs();
   for (const Parameter* parameter : parameters()) {

@@ -75,14 +75,19 @@ TEST_CASE("groups_are_a_partition_on_which_all_ranks_agree") {
 TEST_CASE("pairs_of_neighbours_are_a_partition_too") {
   for (const int stages : {1, 2, 3, 6}) {
     const int ranks = 2 * stages * 3;
-    for (const int from : {0, 1}) {
+    for (const int from : {0, 1, 2}) {
       std::set<std::pair<int, int>> places;
       std::set<int> groups;
       for (int rank = 0; rank < ranks; ++rank) {
         const Mesh mesh({{"replicate", 2}, {"pipeline", stages}, {"shard", 3}}, ranks, rank);
         const Group pair = mesh.pairs_of("pipeline", from);
-        const int stage = mesh.place("pipeline"), neighbour = (stage + from) % 2 == 0 ? stage + 1 : stage - 1;
-        const bool alone = neighbour < 0 || neighbour == stages;
+        const int stage = mesh.place("pipeline"), last = stages - 1;
+        const int neighbour = from == 2                 ? (stage == 0      ? last
+                                                           : stage == last ? 0
+                                                                           : stage)
+                              : (stage + from) % 2 == 0 ? stage + 1
+                                                        : stage - 1;
+        const bool alone = neighbour < 0 || neighbour == stages || neighbour == stage;
         const int other = rank + (neighbour - stage) * 3;
         CHECK(pair.ranks() ==
               (alone ? std::vector<int>{rank} : std::vector<int>{std::min(rank, other), std::max(rank, other)}));

@@ -63,6 +63,21 @@ FAULTS = [
           "  record(index, on);\n  operations_.launch({segment_, index}, on);\n  if (!range_names_.empty()) device::end_range(on);\n"
           "  touch(index, on);\n  if (traced_ != nullptr) traced_->stamp(on);",
           whole("shard_matrix", "stress_seeds")),
+    Fault("a message comes into a buffer that its window still reads",
+          "src/plan/emit.cpp",
+          "before[before.size() - buffers] + 1);",
+          "before[before.size() - buffers]);",
+          (("plan", "two_stages*"), ("plan", "bubbles*"))),
+    Fault("stages have norms of their own",
+          "src/plan/emit.cpp",
+          "if (plan_.shares_norms() && plan_.roles() > 1) {",
+          "if (false) {",
+          (("plan", "two_stages*"),)),
+    Fault("a tied gradient is one stage's alone",
+          "src/shard/pipeline.cpp",
+          "if (!names.contains(gradient.unit.name())) return;",
+          "if (!names.contains(gradient.unit.name()) || true) return;",
+          (("shard", "tied_parameters*"),)),
     Fault("the host is not throttled",
           "src/shard/executor.cpp",
           "    case WaitType::throttle: return host_->wait(events_[wait.event]);",
@@ -225,8 +240,8 @@ FAULTS = [
           (("shard", "*cut_over_tensor*"),)),
     Fault("gathers across replicas and inside them exchange their groups",
           "src/shard/operations.cpp",
-          "group_of(world, mesh, plan_.mesh, axes); !group.is_everybody()) use.group = group;\n    communicators_",
-          "group_of(world, mesh, plan_.mesh, axes == AxisSet(Axis::shard) ? AxisSet(Axis::replicate) : "
+          "group_of(world, mesh, shape, axes); !group.is_everybody()) use.group = group;\n    communicators_",
+          "group_of(world, mesh, shape, axes == AxisSet(Axis::shard) ? AxisSet(Axis::replicate) : "
           "axes == AxisSet(Axis::replicate) ? AxisSet(Axis::shard) : axes); !group.is_everybody()) use.group = group;\n"
           "    communicators_",
           (("shard_matrix", "*mesh*"),)),

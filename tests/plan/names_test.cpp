@@ -27,7 +27,7 @@ void check_names(Enum last) {
 
 TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Category::on_disk);
-  check_names(StreamId::host);
+  check_names(StreamId::receive_back);
   check_names(Role::collected);
   check_names(WaitType::throttle);
   check_names(OperationKind::transfer);
@@ -35,13 +35,13 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(MemorySpace::disk);
   check_names(SegmentKind::synchronize);
   check_names(ViolationKind::deadlock);
-  check_names(WindowKind::evaluate);
+  check_names(WindowKind::backward_input);
   check_names(Axis::tensor);
   check_names(AccumulationMode::local);
   check_names(Checkpointing::background);
   check_names(CollectiveStaging::results);
   CHECK(static_cast<std::size_t>(Category::on_disk) + 1 == category_count);
-  CHECK(static_cast<std::size_t>(StreamId::host) + 1 == stream_count);
+  CHECK(static_cast<std::size_t>(StreamId::receive_back) + 1 == stream_count);
   CHECK(static_cast<std::size_t>(Role::collected) + 1 == role_count);
   CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);
 }

@@ -5,13 +5,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "errors.hpp"
 #include "models.hpp"
 #include "plan_edits.hpp"
+#include "tessera/plan/schedule.hpp"
+#include "tessera/plan/simulate.hpp"
 
 namespace tessera::plan {
 
@@ -40,17 +44,32 @@ Program schedule() {
           {}};
 }
 
+// Micro-batches of which so many go forward before the first goes back.
+Program alternating(std::size_t micro_batches, std::size_t ahead) {
+  using enum WindowKind;
+  Program result;
+  for (std::size_t step = 0; step < micro_batches + ahead; ++step) {
+    if (step < micro_batches) result.micro_batch.insert(result.micro_batch.end(), {{0, forward}, {1, forward}});
+    if (step >= ahead) result.micro_batch.insert(result.micro_batch.end(), {{1, backward}, {0, backward}});
+  }
+  return result;
+}
+
 Plan plan_of(Model model, PlanOptions options, std::size_t role) {
   options.role = role;
+  options.role_units = 8;
   return compile(input_of(model, options));
 }
 
-std::vector<RankRole> two_stages(const PlanOptions& options, const Program& of_second = schedule()) {
+std::vector<RankRole> two_stages(const PlanOptions& options, const Program& of_first = schedule(),
+                                 const Program& of_second = schedule(), std::size_t buffers = 2) {
   Model first = chain_model(2);
   Model second = chain_model(2);
-  first.program = schedule(), second.program = of_second;
+  first.program = of_first, second.program = of_second;
   first.units[1].collectives = {activation(CollectiveKind::send), gradient(CollectiveKind::receive)};
   second.units[0].collectives = {activation(CollectiveKind::receive), gradient(CollectiveKind::send)};
+  for (CollectiveSpec& each : first.units[1].collectives) each.buffers = buffers;
+  for (CollectiveSpec& each : second.units[0].collectives) each.buffers = buffers;
   return {{"first", plan_of(first, options, 0)}, {"second", plan_of(second, options, 1)}};
 }
 
@@ -93,8 +112,8 @@ TEST_CASE("the_table_of_roles_is_hashed_with_all_plans") {
   CHECK(hash(other) != hash(roles));
 }
 
-// Every message is damaged on one side: missing, the other way round, longer, early, to the other neighbour, or of
-// another place in memory.
+// Every message is damaged on one side: missing, the other way round, longer, on the other side of its window, to the
+// other neighbour, or of another place in memory.
 TEST_CASE("a_message_without_its_counterpart_is_caught_wherever_it_is") {
   using Damage = std::function<void(Plan&, EventPoint)>;
   const auto at = [](Plan& plan, EventPoint point) -> Operation& {
@@ -112,14 +131,33 @@ TEST_CASE("a_message_without_its_counterpart_is_caught_wherever_it_is") {
         const Operation& message = plan.at(point);
         plan.units[message.unit].collectives[message.collective].elements += 1;
       },
-      [](Plan& plan, EventPoint point) {
-        move_up(plan, point.segment, point.operation, previous_on_stream(plan, point.segment, point.operation));
+      [](Plan& plan, EventPoint point) {  // before the window that writes it, or behind the one that reads it
+        const auto& operations = plan.segments[point.segment].operations;
+        const bool sends = plan.at(point).collective_kind == CollectiveKind::send;
+        const Range range = plan.at(point).accesses.front().range;
+        const auto has_it = [&](const Operation& operation) {
+          return operation.kind == OperationKind::window &&
+                 std::any_of(operation.accesses.begin(), operation.accesses.end(),
+                             [&](const Access& access) { return access.range == range; });
+        };
+        std::size_t window = point.operation;
+        do {
+          window += sends ? std::size_t{0} - 1 : 1;
+        } while (!has_it(operations[window]));
+        sends ? move_up(plan, point.segment, point.operation, window)
+              : move_up(plan, point.segment, window, point.operation);
       },
       [&](Plan& plan, EventPoint point) {
         WindowKind& window = at(plan, point).window;
         window = window == WindowKind::forward ? WindowKind::backward : WindowKind::forward;
       },
       [&](Plan& plan, EventPoint point) { at(plan, point).accesses.front().range.size = Bytes(4); },
+      [&](Plan& plan, EventPoint point) {  // into, or out of, the other buffer, or one that is not there
+        const Operation& message = plan.at(point);
+        const Bytes half(plan.buffers[message.accesses.front().range.buffer].size.count() / 2);
+        Bytes& offset = at(plan, point).accesses.front().range.offset;
+        offset = offset == Bytes(0) ? half : Bytes(0);
+      },
       [](Plan& plan, EventPoint point) { plan.units[plan.at(point).unit].collectives[0].name = "u.y"; }};
   std::size_t caught = 0;
   for (const PlanOptions& options : settings) {
@@ -143,28 +181,113 @@ TEST_CASE("a_message_without_its_counterpart_is_caught_wherever_it_is") {
   CHECK(caught > 200);
 }
 
-// The second stage goes back before the first one has sent all that it sends.
+// The first stage wants a gradient of the second one before it has sent what that waits for; and one of two stages that
+// go at their own pace finds all buffers on their way.
 TEST_CASE("roles_that_wait_for_each_other_are_named") {
-  using enum WindowKind;
-  const Program back_at_once = {{{0, forward},
-                                 {1, forward},
-                                 {1, backward},
-                                 {0, backward},
-                                 {0, forward},
-                                 {1, forward},
-                                 {1, backward},
-                                 {0, backward}},
-                                {}};
-  const Verification verification = verify(two_stages(two_and_two, back_at_once));
-  REQUIRE_FALSE(verification.ok());
-  CHECK(contains(verification.violations.front().text, "wait for each other"));
+  const Program at_once = alternating(2, 0), first_all = alternating(6, 6);
+  CHECK(verify(two_stages(two_and_two, schedule(), at_once)).ok());
+  for (const auto& [first, second, buffers] :
+       {std::tuple(at_once, schedule(), std::size_t{2}), std::tuple(first_all, alternating(6, 0), std::size_t{1})}) {
+    const Verification verification = verify(two_stages(two_and_two, first, second, buffers));
+    REQUIRE_FALSE(verification.ok());
+    CHECK(contains(verification.violations.front().text, "wait for each other"));
+  }
+  CHECK(verify(two_stages(two_and_two, first_all, alternating(6, 0), 2)).ok());
+}
+
+// Every part of a model is three units, the outer two of which pass messages on.
+std::vector<RankRole> stages_of(ScheduleKind kind, const ScheduleShape& shape, std::size_t buffers = 2) {
+  const Schedule lists = schedule(kind, shape);
+  const std::size_t parts = shape.stages * shape.chunks;
+  std::vector<RankRole> result;
+  for (std::size_t stage = 0; stage < shape.stages; ++stage) {
+    Model model = chain_model(3 * shape.chunks);
+    model.program = {};
+    for (std::size_t chunk = 0; chunk < shape.chunks; ++chunk) {
+      const std::size_t part = chunk * shape.stages + stage;
+      const auto link = [&](std::size_t unit, std::size_t number, CollectiveKind there, CollectiveKind back) {
+        std::vector<CollectiveSpec>& messages = model.units[3 * chunk + unit].collectives;
+        messages = {activation(there), gradient(back)};
+        for (CollectiveSpec& each : messages) each.name += fmt::format("{}", number), each.buffers = buffers;
+      };
+      if (part > 0) link(0, part, CollectiveKind::receive, CollectiveKind::send);
+      if (part + 1 < parts) link(2, part + 1, CollectiveKind::send, CollectiveKind::receive);
+    }
+    for (const ScheduledPass& pass : lists[stage]) {
+      const std::size_t first = 3 * pass.chunk;
+      std::vector<WindowUse>& windows = model.program.micro_batch;
+      const bool is_rest = kind == ScheduleKind::zb_h1 && pass.kind == WindowKind::backward;
+      const WindowKind link = pass.kind == WindowKind::forward ? pass.kind : WindowKind::backward;
+      const bool back = link == WindowKind::backward;
+      if (!is_rest) windows.push_back({first + (back ? 2 : 0), link});
+      windows.push_back({first + 1, pass.kind});
+      if (!is_rest) windows.push_back({first + (back ? 0 : 2), link});
+    }
+    result.push_back(
+        {fmt::format("stage {}", stage), plan_of(model, {.mesh = MeshShape{{Axis::pipeline, shape.stages}}}, stage)});
+  }
+  return result;
+}
+
+struct Scheduled {
+  ScheduleKind kind;
+  ScheduleShape shape;
+};
+constexpr Scheduled all_scheduled[] = {{ScheduleKind::gpipe, {3, 6}},          {ScheduleKind::one_f_one_b, {2, 5}},
+                                       {ScheduleKind::one_f_one_b, {4, 8}},    {ScheduleKind::interleaved, {2, 6, 2}},
+                                       {ScheduleKind::interleaved, {3, 6, 2}}, {ScheduleKind::zb_h1, {3, 7}},
+                                       {ScheduleKind::zb_h1, {4, 8}}};
+
+// Every schedule's plans are proved, and a step takes what its list says.
+TEST_CASE("bubbles_of_plans_are_those_of_schedules") {
+  for (const auto& [kind, shape] : all_scheduled) {
+    const std::vector<RankRole> roles = stages_of(kind, shape);
+    const Verification verification = verify(roles);
+    CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+    const double rest = kind == ScheduleKind::zb_h1 ? 0 : 1;
+    const Durations durations{.on_stream = [&](const Operation& operation) {
+      if (operation.kind != OperationKind::window || operation.unit % 3 != 1) return 0.0;
+      return operation.window == WindowKind::backward ? 1 + rest : 1.0;
+    }};
+    const std::vector<Simulation> found = simulate(roles, std::vector<Durations>(roles.size(), durations));
+    const ScheduleTimes expected = times(schedule(kind, shape), shape);
+    for (std::size_t stage = 0; stage < roles.size(); ++stage) {
+      CHECK(found[stage].step_seconds == doctest::Approx(expected.step));
+      CHECK(found[stage].step_seconds - found[stage].computing == doctest::Approx(expected.idle[stage]));
+    }
+  }
+}
+
+// Each send and receive of each stage changes places with the next one of its stream.
+TEST_CASE("messages_that_change_places_are_caught") {
+  std::size_t caught = 0;
+  for (const auto& [kind, shape] : all_scheduled) {
+    const std::vector<RankRole> roles = stages_of(kind, shape);
+    for (std::size_t role = 0; role < roles.size(); ++role) {
+      const auto only = roles[role].plan.find(SegmentKind::only).value();
+      const std::vector<Operation>& operations = roles[role].plan.segments[only].operations;
+      for (std::size_t o = 0; o < operations.size(); ++o) {
+        const std::size_t earlier = previous_on_stream(roles[role].plan, only, o);
+        if (!operations[o].passes_message() || earlier == no_operation) continue;
+        std::vector<RankRole> mutant = roles;
+        std::vector<Operation>& changed = mutant[role].plan.segments[only].operations;
+        std::swap(changed[o].accesses, changed[earlier].accesses);
+        std::swap(changed[o].unit, changed[earlier].unit);
+        std::swap(changed[o].collective, changed[earlier].collective);
+        if (changed[o].accesses.front().range == changed[earlier].accesses.front().range) continue;
+        CHECK_MESSAGE(is_refused(mutant), describe(roles[role].plan, EventPoint{only, o}));
+        ++caught;
+      }
+    }
+  }
+  CHECK(caught > 100);
 }
 
 TEST_CASE("a_message_that_nobody_is_there_for_is_refused") {
   std::vector<RankRole> roles = two_stages(two_and_two);
   roles.pop_back();
   CHECK(contains(usage_error([&] { verify(roles); }),
-                 "send u.x in the forward window of role first: there is no role behind it"));
+                 "receive u.dx in the backward window of role first: role first has no other side of it"));
   roles = two_stages(two_and_two);
   roles[1].name = "first";
   CHECK(contains(usage_error([&] { verify(roles); }), "two roles have the name \"first\""));

@@ -1,6 +1,5 @@
-// Layers y = tanh(W x), cut into stages that ranks with a role each have: what goes from one stage to the next are
-// messages in their windows, and several micro-batches are on their way at once. Values are computed on the host,
-// whatever the device.
+// Layers y = tanh(W x), cut into parts that stand on different ranks: a Pipeline passes what goes from one to the next.
+// Values are computed on the host, whatever the device.
 #pragma once
 
 #include <algorithm>
@@ -14,137 +13,252 @@
 #include "tessera/comm/world.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/optim/sgd.hpp"
-#include "tessera/shard/fully_shard.hpp"
+#include "tessera/shard/pipeline.hpp"
 
 namespace pipeline {
 
 using namespace tessera;
+using plan::ScheduleKind;
 using Values = std::vector<float>;
-using Kind = plan::CollectiveKind;
-constexpr std::size_t width = 5, size = width * width, steps = 4;
+constexpr std::size_t width = 5, size = width * width;
 
 struct Cut {
-  std::size_t stages = 2, layers = 2, micro_batches = 2;
+  plan::Schedule own = {};  // in place of the kind's
+  plan::ScheduleShape shape{2, 2};
+  ScheduleKind kind = ScheduleKind::one_f_one_b;
+  std::size_t layers = 2;
   Strategy strategy = Strategy::fsdp;
-  std::function<void(Window&, const Collective&)> at_message = {};  // called before each
+  std::size_t steps = 4;
+  std::size_t buffers = 2;
+  DType type = DType::fp32;                 // of what passes
+  bool tied = false;                        // the last layer has the weight of the first
+  std::function<void()> at_pass = nullptr;  // called in each of this rank's
+
+  plan::Schedule schedule() const { return own.empty() ? plan::schedule(kind, shape) : own; }
 };
 
-struct Stage final : Module {
-  Stage(const Cut& the_cut, std::size_t s)
-      : cut(the_cut), begin(s * cut.layers / cut.stages), end((s + 1) * cut.layers / cut.stages) {
-    for (std::size_t l = begin; l < end; ++l)
-      weights[l] = std::make_unique<Parameter>(Shape{width, width}, Initial::fan_in(width));
+inline void copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  kernels::copy(stream, static_cast<std::byte*>(to), static_cast<const std::byte*>(from), Bytes(bytes));
+  stream.synchronize();
+}
+inline Values read(Stream& stream, const void* from, std::size_t count) {
+  Values result(count);
+  copy(stream, result.data(), from, count * sizeof(float));
+  return result;
+}
+
+struct Layer final : Module {
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+
+  Values forward(Window& window, const Values& x) {
+    const Values w = read(window.stream(), window.parameter(weight).data(), size);
+    Values y(width);
+    for (std::size_t i = 0; i < size; ++i) y[i / width] += w[i] * x[i % width];
+    for (float& each : y) each = std::tanh(each);
+    return y;
   }
-  void visit(ModuleVisitor& visitor) override {
-    for (std::size_t l = begin; l < end; ++l) visitor("weight" + std::to_string(l), *weights[l]);
-    if (begin > 0) visitor("in.x", x_in), visitor("in.dx", dx_in);
-    if (end < cut.layers) visitor("out.x", x_out), visitor("out.dx", dx_out);
+  Values backward_input(Window& window, const Values& y, const Values& dy) {
+    const Values w = read(window.stream(), window.parameter(weight).data(), size);
+    Values dx(width);
+    for (std::size_t i = 0; i < size; ++i) dx[i % width] += dy[i / width] * (1 - y[i / width] * y[i / width]) * w[i];
+    return dx;
   }
-  Values forward(Window& window, const Values& sample, std::size_t m) {
-    std::vector<Values>& x = inputs[m];
-    x.assign(cut.layers + 1, Values(width));
-    x[begin] = begin == 0 ? sample : pass(window, x_in);
-    for (std::size_t l = begin; l < end; ++l) {
-      const Values w = read(window, window.parameter(*weights[l]).data(), size);
-      for (std::size_t i = 0; i < size; ++i) x[l + 1][i / width] += w[i] * x[l][i % width];
-      for (float& y : x[l + 1]) y = std::tanh(y);
-    }
-    return end == cut.layers ? x[end] : pass(window, x_out, x[end]);
-  }
-  Values backward(Window& window, const Values& given, std::size_t m) {
-    const std::vector<Values>& x = inputs[m];
-    Values dy = end == cut.layers ? given : pass(window, dx_out);
-    for (std::size_t l = end; l-- > begin;) {
-      const Values w = read(window, window.parameter(*weights[l]).data(), size);
-      Values dx(width), dw(size);
-      for (std::size_t i = 0; i < size; ++i) {
-        const float y = x[l + 1][i / width], dh = dy[i / width] * (1 - y * y);
-        dw[i] = dh * x[l][i % width];
-        dx[i % width] += dh * w[i];
-      }
-      copy(window, window.gradient(*weights[l]).data(), dw.data(), size);
-      dy = dx;
-    }
-    return begin == 0 ? dy : pass(window, dx_in, dy);
+  Values backward(Window& window, const Values& x, const Values& y, const Values& dy) {
+    Values dw(size);
+    for (std::size_t i = 0; i < size; ++i) dw[i] = dy[i / width] * (1 - y[i / width] * y[i / width]) * x[i % width];
+    copy(window.stream(), window.gradient(weight).data(), dw.data(), size * sizeof(float));
+    return backward_input(window, y, dy);
   }
 
-  // Returns what was received, or sent.
-  Values pass(Window& window, const Collective& message, const Values& sent = {}) {
-    if (cut.at_message) cut.at_message(window, message);
-    if (!sent.empty()) copy(window, window.contribution<float>(message).data(), sent.data(), width);
-    return read(window, window.collect<float>(message).first, width);
+  Parameter weight{Shape{width, width}, Initial::normal(0.0f, 0.7f)};
+};
+
+// Its activations are the output of each layer, and behind them its gradient.
+struct Part final : PipelinePart {
+  Part(const Cut& its_cut, std::size_t part)
+      : cut(its_cut),
+        parts(cut.shape.stages * cut.shape.chunks),
+        begin(part * cut.layers / parts),
+        layers((part + 1) * cut.layers / parts - begin) {}
+
+  void add_to(FullyShard& model) override {
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const bool ends = cut.tied && begin + l + 1 == cut.layers;
+      if (ends && parts == 1) continue;
+      model.add(layers[l], {.name = "layer" + std::to_string(ends ? 0 : begin + l), .tied = ends});
+    }
   }
-  static Values read(Window& window, const float* from, std::size_t count) {
-    Values result(count);
-    copy(window, result.data(), from, count);
+  std::vector<UnitWindow> windows(plan::WindowKind kind, std::span<const Unit* const> units) const override {
+    std::vector<UnitWindow> result = PipelinePart::windows(kind, units);
+    const bool back = kind == plan::WindowKind::backward;
+    if (cut.tied && parts == 1) result.insert(back ? result.begin() : result.end(), {units.front(), kind});
     return result;
   }
-  static void copy(Window& window, float* to, const float* from, std::size_t count) {
-    kernels::copy(window.stream(), to, from, Bytes(count * sizeof(float)));
-    window.stream().synchronize();
+  // One rank uses one weight twice.
+  Layer& layer(std::size_t l) { return layers[cut.tied && parts == 1 && l + 1 == layers.size() ? 0 : l]; }
+  Bytes activations() const override { return Bytes(2 * layers.size() * width * sizeof(float)); }
+
+  void forward(FullyShard& model, const PartMemory& memory) override {
+    if (cut.at_pass) cut.at_pass();
+    const auto kind = evaluates ? plan::WindowKind::evaluate : plan::WindowKind::forward;
+    Values x = input(model, memory);
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      x = model.pass(kind, layer(l), x);
+      copy(model.stream(), at(memory, l), x.data(), width * sizeof(float));
+    }
+    if (!is_last()) return write(model, memory.output, x);
+    for (std::size_t i = 0; i < width; ++i) {
+      const float error = x[i] - target(memory, i);
+      loss += error * error / 2;
+    }
   }
-  static CollectiveOptions message(Kind kind, bool forward) { return {kind, DType::fp32, forward, !forward}; }
+  void evaluate(FullyShard& model, const PartMemory& memory) override {
+    evaluates = true;
+    forward(model, memory);
+    evaluates = false;
+  }
+  void backward_input(FullyShard& model, const PartMemory& memory) override { go_back(model, memory, false); }
+  void backward(FullyShard& model, const PartMemory& memory) override {
+    if (cut.at_pass) cut.at_pass();
+    const bool is_rest = cut.kind == ScheduleKind::zb_h1;
+    if (!is_rest) go_back(model, memory, true);
+    for (std::size_t l = layers.size(); is_rest && l-- > 0;)
+      model.backward(layers[l], x_of(model, memory, l), read(model.stream(), at(memory, l), width),
+                     read(model.stream(), at(memory, layers.size() + l), width));
+  }
+
+  void go_back(FullyShard& model, const PartMemory& memory, bool whole) {
+    Values dy = is_last() ? read(model.stream(), at(memory, layers.size() - 1), width)
+                          : received(model, memory.output_gradient);
+    for (std::size_t i = 0; is_last() && i < width; ++i) dy[i] -= target(memory, i);
+    for (std::size_t l = layers.size(); l-- > 0;) {
+      const Values y = read(model.stream(), at(memory, l), width);
+      Values dx;
+      if (whole) {
+        dx = model.backward(layer(l), x_of(model, memory, l), y, dy);
+      } else {
+        dx = model.backward_input(layers[l], y, dy);
+        copy(model.stream(), at(memory, layers.size() + l), dy.data(), width * sizeof(float));
+      }
+      dy = dx;
+    }
+    if (begin > 0) write(model, memory.input_gradient, dy);
+  }
+
+  bool is_last() const { return begin + layers.size() == cut.layers; }
+  float target(const PartMemory& memory, std::size_t i) const {
+    return samples[memory.micro_batch][(i + 1) % width] / 2;
+  }
+  static std::byte* at(const PartMemory& memory, std::size_t layer) {
+    return memory.activations.data() + layer * width * sizeof(float);
+  }
+  Values input(FullyShard& model, const PartMemory& memory) const {
+    return begin == 0 ? samples[memory.micro_batch] : received(model, memory.input);
+  }
+  Values x_of(FullyShard& model, const PartMemory& memory, std::size_t l) const {
+    return l == 0 ? input(model, memory) : read(model.stream(), at(memory, l - 1), width);
+  }
+  Values received(FullyShard& model, std::span<const std::byte> memory) const {
+    if (cut.type == DType::fp32) return read(model.stream(), memory.data(), width);
+    std::vector<bf16> narrow(width);
+    copy(model.stream(), narrow.data(), memory.data(), memory.size());
+    return {narrow.begin(), narrow.end()};
+  }
+  void write(FullyShard& model, std::span<std::byte> memory, const Values& values) const {
+    if (cut.type == DType::fp32) return copy(model.stream(), memory.data(), values.data(), memory.size());
+    std::vector<bf16> narrow;
+    for (const float value : values) narrow.emplace_back(value);
+    copy(model.stream(), memory.data(), narrow.data(), memory.size());
+  }
 
   Cut cut;
-  std::size_t begin, end;  // its layers
-  std::vector<std::unique_ptr<Parameter>> weights{cut.layers};
-  Collective x_in{width, message(Kind::receive, true)}, x_out{width, message(Kind::send, true)};
-  Collective dx_in{width, message(Kind::send, false)}, dx_out{width, message(Kind::receive, false)};
-  std::vector<std::vector<Values>> inputs{cut.micro_batches};  // of the layers, and the last one's output
+  std::size_t parts, begin;
+  std::vector<Layer> layers;
+  std::vector<Values> samples;  // of the step's micro-batches
+  double loss = 0;
+  bool evaluates = false;
 };
 
-// Every rank makes the models of all stages, and trains that of its own.
-struct Pipeline {
-  Pipeline(World& its_world, const Cut& cut)
-      : world(its_world), data(static_cast<std::size_t>(world.size()) / cut.stages) {
-    std::vector<ModelRole> roles;
-    for (std::size_t s = 0; s < cut.stages; ++s) {
-      stages.push_back(std::make_unique<Stage>(cut, s));
-      FullyShardOptions options{.strategy = cut.strategy, .diagnostics = {.poison = true, .touch = true}};
-      options.mesh.emplace(plan::MeshShape{{Axis::pipeline, cut.stages}, {Axis::shard, data}});
-      FullyShard& model = *models.emplace_back(std::make_unique<FullyShard>(world, options));
-      const Unit* const unit = &model.add(*stages[s], "net");
-      std::vector<UnitWindow> windows(cut.micro_batches, {unit, plan::WindowKind::forward});
-      windows.resize(2 * cut.micro_batches, {unit, plan::WindowKind::backward});
-      model.add_program({.windows = windows});
-      roles.push_back({"stage" + std::to_string(s), &model, Sgd{.learning_rate = 0.3f}});
-    }
-    mine = finalize_roles(roles);
+struct Trained {
+  Values weights;  // of all layers, on every rank
+  std::vector<double> losses;
+  std::vector<double> norms;  // of all parts' gradients
+  bool operator==(const Trained&) const = default;
+};
+
+struct Job {
+  Job(World& its_world, const Cut& its_cut)
+      : world(its_world), cut(its_cut), data(static_cast<std::size_t>(world.size()) / cut.shape.stages) {
+    FullyShardOptions options{.strategy = cut.strategy, .diagnostics = {.poison = true, .touch = true}};
+    options.mesh.emplace(plan::MeshShape{{Axis::pipeline, cut.shape.stages}, {Axis::shard, data}});
+    std::vector<std::unique_ptr<PipelinePart>> parts;
+    for (std::size_t part = 0; part < cut.shape.stages * cut.shape.chunks; ++part)
+      parts.push_back(std::make_unique<Part>(cut, part));
+    pipeline = std::make_unique<Pipeline>(world, options,
+                                          PipelineOptions{.schedule = cut.schedule(),
+                                                          .shape = cut.shape,
+                                                          .elements = width,
+                                                          .type = cut.type,
+                                                          .buffers = cut.buffers},
+                                          std::move(parts));
+    pipeline->finalize([]() -> std::unique_ptr<Optimizer> { return Sgd{.learning_rate = 0.3f, .clip_norm = 0.1f}; });
   }
 
-  // Returns the weights of all layers, on every rank.
-  Values train() {
-    Stage& stage = *stages[mine];
-    FullyShard& model = *models[mine];
-    const std::size_t count = stage.cut.micro_batches, begin = static_cast<std::size_t>(world.rank()) % data * count;
-    for (std::size_t step = 0; step < steps; ++step) {
-      std::vector<Values> samples(count, Values(width));
+  Part& part(std::size_t index) { return static_cast<Part&>(pipeline->part(index)); }
+  std::size_t parts() const { return cut.shape.stages * cut.shape.chunks; }
+
+  void bring(std::size_t step) {
+    const std::size_t count = cut.shape.micro_batches, first = static_cast<std::size_t>(world.rank()) % data * count;
+    for (std::size_t p = 0; p < parts(); ++p) {
+      part(p).loss = 0;
+      part(p).samples.assign(count, Values(width));
       for (std::size_t m = 0; m < count; ++m) {
         for (std::size_t i = 0; i < width; ++i)
-          samples[m][i] = std::cos(static_cast<float>(3 * step + i * (begin + m + 2)));
-        model.forward(stage, samples[m], m);
+          part(p).samples[m][i] = std::cos(static_cast<float>(3 * step + i * (first + m + 2)));
       }
-      for (std::size_t m = count; m-- > 0;) {
-        Values dy = stage.inputs[m].back();
-        for (std::size_t i = 0; i < width; ++i) dy[i] -= samples[m][(i + 1) % width] / 2;
-        model.backward(stage, dy, m);
-      }
-      model.update({.weight = static_cast<double>(count)});
     }
-    Values own(size * stage.cut.layers), sum(own.size());
-    for (const ParameterPiece& piece : model.pieces(model.unit(0)))
-      for (std::size_t l = stage.begin; l < stage.end; ++l)
-        if (piece.parameter == stage.weights[l].get()) std::ranges::copy(piece.values, &own[l * size + piece.first]);
+  }
+  // The mean of what the last part has seen, on every rank.
+  double loss(std::size_t micro_batches) {
+    const bool knows = pipeline->is_last();
+    return world.mean(knows ? part(parts() - 1).loss : 0, knows ? static_cast<double>(micro_batches) : 0, "loss");
+  }
+
+  Trained train() {
+    Trained result;
+    for (std::size_t step = 0; step < cut.steps; ++step) {
+      bring(step);
+      pipeline->train();
+      pipeline->update();
+      result.norms.push_back(pipeline->model().last_step().gradient_norm);
+      result.losses.push_back(loss(cut.shape.micro_batches));
+    }
+    bring(cut.steps);
+    pipeline->evaluate();
+    result.losses.push_back(loss(1));
+    Values own(size * cut.layers);
+    result.weights.resize(own.size());
+    FullyShard& model = pipeline->model();
+    for (std::size_t p = 0; p < parts(); ++p) {
+      for (std::size_t l = 0; l < part(p).layers.size(); ++l) {
+        const Parameter& weight = part(p).layers[l].weight;
+        for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
+          for (const ParameterPiece& piece : model.pieces(model.unit(unit)))
+            if (piece.parameter == &weight)
+              std::ranges::copy(piece.values, &own[(part(p).begin + l) * size + piece.first]);
+        }
+      }
+    }
     const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(own)), "weights");
     for (std::size_t i = 0; i < own.size() * static_cast<std::size_t>(world.size()); ++i)
-      sum[i % sum.size()] += reinterpret_cast<const float*>(all.data())[i];
-    return sum;
+      result.weights[i % own.size()] += reinterpret_cast<const float*>(all.data())[i];
+    return result;
   }
 
   World& world;
-  std::size_t data, mine = 0;
-  std::vector<std::unique_ptr<Stage>> stages;
-  std::vector<std::unique_ptr<FullyShard>> models;
+  Cut cut;
+  std::size_t data;
+  std::unique_ptr<Pipeline> pipeline;
 };
 
 }  // namespace pipeline

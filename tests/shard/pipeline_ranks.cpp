@@ -1,5 +1,5 @@
 // The stages of a pipeline on ranks of any kind: rank 0 prints the bits of all weights, unless a rank does something
-// else instead of its third message.
+// else instead of its third pass.
 //
 // usage: pipeline_ranks STAGES [throw|sleep|kill|stop RANK]
 #include <signal.h>
@@ -29,13 +29,14 @@ void misbehave(const World& world, const std::string& what) {
 
 int main(int argc, char** argv) {
   return run(argc, argv, [](World& world, Arguments rest) {
-    pipeline::Cut cut{.stages = std::stoul(rest[0]), .layers = std::stoul(rest[0])};
+    const std::size_t stages = std::stoul(rest[0]);
+    pipeline::Cut cut{.shape = {stages, 4}, .layers = stages};
     if (rest.size() > 1 && std::stoi(rest[2]) == world.rank()) {
-      cut.at_message = [&, messages = 0](Window&, const Collective&) mutable {
-        if (++messages == 3) misbehave(world, rest[1]);
+      cut.at_pass = [&, passes = 0]() mutable {
+        if (++passes == 3) misbehave(world, rest[1]);
       };
     }
-    for (const float weight : pipeline::Pipeline(world, cut).train()) {
+    for (const float weight : pipeline::Job(world, cut).train().weights) {
       if (world.rank() == 0) std::printf("%08x\n", std::bit_cast<std::uint32_t>(weight));
     }
   });

@@ -1,9 +1,11 @@
-// Two micro-batches on their way through the stages of a pipeline at once: the weights are those of one rank that has
-// all layers.
+// Micro-batches on their way through the stages of a pipeline: one rank's losses, and the same bits by every schedule.
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
+#include "../extent.hpp"
 #include "pipeline.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
@@ -14,54 +16,149 @@ namespace pipeline_test {
 
 using namespace pipeline;
 
-TEST_CASE("stages_of_a_pipeline_train_as_one_rank_does") {
-  for (const std::size_t stages : {std::size_t{2}, std::size_t{3}, std::size_t{6}}) {
+Trained trained(const Cut& cut, std::size_t data) {
+  Trained result;
+  launch({.ranks = static_cast<int>(cut.shape.stages * data)}, [&](World& world) {
+    const Trained mine = pipeline::Job(world, cut).train();
+    if (world.rank() == 0) result = mine;
+  });
+  return result;
+}
+
+constexpr std::size_t layers = 12;  // of one cut into 1, 2, 3, 4 or 6 parts
+
+TEST_CASE("every_schedule_trains_as_one_rank_does_with_the_bits_of_every_other") {
+  struct Mesh {
+    std::size_t stages, data;
+  };
+  const std::vector<Mesh> meshes = !tests::reduced()
+                                       ? std::vector<Mesh>{{1, 2}, {2, 1}, {2, 2}, {3, 1}, {3, 2}, {4, 1}, {4, 2}}
+                                       : std::vector<Mesh>{{2, 2}, {3, 1}};
+  for (const auto& [stages, data] : meshes) {
+    Cut cut{.shape = {stages, 2 * stages}, .layers = layers, .steps = 20};
+    Cut alone = cut;
+    alone.shape = {1, 2 * stages * data};
+    const Trained expected = trained(alone, 1);
+    Trained first;
     for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
-      const std::size_t data = stages == 2 ? 2 : 1;
-      Values alone, parted;
-      launch({}, [&](World& world) {
-        alone = Pipeline(world, {.stages = 1, .layers = stages, .micro_batches = 2 * data}).train();
-      });
-      launch({.ranks = static_cast<int>(stages * data)}, [&](World& world) {
-        const Values weights = Pipeline(world, {.stages = stages, .layers = stages, .strategy = strategy}).train();
-        if (world.rank() == 0) parted = weights;
-      });
-      for (std::size_t i = 0; i < alone.size(); ++i) CHECK(std::abs(alone[i] - parted[i]) < 1e-6f);
+      for (const ScheduleKind kind :
+           {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1}) {
+        cut.strategy = strategy;
+        cut.kind = kind;
+        cut.shape.chunks = kind == ScheduleKind::interleaved && stages > 1 ? 2 : 1;
+        const Trained parted = trained(cut, data);
+        REQUIRE(parted.losses.size() == expected.losses.size());
+        if (first.losses.empty()) first = parted;
+        CHECK_MESSAGE(parted == first, to_string(kind));
+        // The evaluation, behind the steps, is of each rank's first micro-batch.
+        for (std::size_t step = 0; step < parted.losses.size() - (data > 1 ? 1 : 0); ++step)
+          CHECK(parted.losses[step] == doctest::Approx(expected.losses[step]).epsilon(1e-5));
+        for (std::size_t step = 0; step < parted.norms.size(); ++step)
+          CHECK(parted.norms[step] == doctest::Approx(expected.norms[step]).epsilon(1e-5));
+      }
     }
+    CHECK(first.losses.front() > 1.1 * first.losses[19]);
+    CHECK(first.norms.front() > 0.1);  // is clipped
   }
 }
 
-TEST_CASE("calls_that_a_role_does_not_have_are_refused") {
+TEST_CASE("tied_parameters_stay_equal_and_count_once") {
+  Cut alone{.shape = {1, 12}, .layers = 6, .steps = 10, .tied = true};
+  const Trained expected = trained(alone, 1);
+  for (const Strategy strategy : {Strategy::fsdp, Strategy::ddp}) {
+    const Trained parted = trained({.shape = {3, 6}, .layers = 6, .strategy = strategy, .steps = 10, .tied = true}, 2);
+    for (std::size_t i = 0; i < size; ++i) CHECK(parted.weights[i] == parted.weights[5 * size + i]);
+    for (std::size_t step = 0; step < parted.norms.size(); ++step)
+      CHECK(parted.losses[step] == doctest::Approx(expected.losses[step]).epsilon(1e-5));
+    for (std::size_t step = 0; step < parted.norms.size(); ++step)
+      CHECK(parted.norms[step] == doctest::Approx(expected.norms[step]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("what_passes_may_be_of_16_bits") {
+  const Cut cut{.shape = {3, 6}, .layers = layers, .type = DType::bf16};
+  Cut gpipe = cut, whole = cut;
+  gpipe.kind = ScheduleKind::gpipe, whole.type = DType::fp32;
+  const Trained parted = trained(cut, 1);
+  CHECK(parted == trained(gpipe, 1));
+  CHECK_FALSE(parted == trained(whole, 1));
+  CHECK(parted.losses.back() == doctest::Approx(trained(whole, 1).losses.back()).epsilon(0.02));
+}
+
+TEST_CASE("units_are_cut_so_that_the_slowest_part_is_quickest") {
+  const std::vector<double> units = {1, 4, 4, 4, 4, 3};
+  CHECK(cut_evenly(units, 1).begins == std::vector<std::size_t>{0});
+  CHECK(cut_evenly(units, 2).begins == std::vector<std::size_t>{0, 3});
+  CHECK(cut_evenly(units, 3).begins == std::vector<std::size_t>{0, 2, 4});
+  CHECK(cut_evenly(units, 3).imbalance == doctest::Approx(1.2));
+  CHECK(cut_evenly(units, 6).begins == std::vector<std::size_t>{0, 1, 2, 3, 4, 5});
+  CHECK_THROWS_WITH_AS(cut_evenly(units, 7), doctest::Contains("choose 1 to 6"), UsageError);
+}
+
+// A list of one's own: each micro-batch by itself.
+TEST_CASE("a_schedule_of_ones_own_is_a_list_like_any_other") {
+  using enum plan::WindowKind;
   launch({.ranks = 2}, [](World& world) {
-    Pipeline job(world, {.at_message = [](Window& window, const Collective& message) {
-                   if (message.options().kind == Kind::send) return;
-                   CHECK_THROWS_WITH_AS(window.contribution<float>(message), doctest::Contains("nothing is written"),
-                                        UsageError);
-                 }});
-    CHECK(job.mine == static_cast<std::size_t>(world.rank()));
-    job.train();
-    CHECK_THROWS_WITH_AS(job.models[job.mine]->whole(*job.stages[job.mine]->weights[0]),
+    Cut cut{.layers = 2};
+    const Trained expected = pipeline::Job(world, cut).train();
+    cut.own = plan::Schedule(2, {{forward, 0}, {backward, 0}, {forward, 1}, {backward, 1}});
+    CHECK(pipeline::Job(world, cut).train() == expected);
+  });
+}
+
+// The plan holds what micro-batches on their way take, in each stage as many as the schedule says.
+TEST_CASE("activations_in_flight_are_in_the_plan") {
+  launch({.ranks = 3}, [](World& world) {
+    for (const auto& [kind, held] : {std::pair(ScheduleKind::gpipe, std::size_t{6}),
+                                     std::pair(ScheduleKind::one_f_one_b, 3 - static_cast<std::size_t>(world.rank())),
+                                     std::pair(ScheduleKind::zb_h1, std::size_t{3})}) {
+      pipeline::Job job(world, {.shape = {3, 6}, .kind = kind, .layers = 3});
+      const std::size_t message = 512, layer = 512;
+      CHECK(job.pipeline->model().activation_memory().size() == held * (message + layer) + 3 * message);
+      std::size_t messages = 0;
+      for (const plan::Buffer& buffer : job.pipeline->model().plan().buffers)
+        messages += buffer.name.find("dx") != buffer.name.npos || buffer.name.find(".x") != buffer.name.npos ? 1 : 0;
+      CHECK(messages == (world.rank() == 1 ? 4 : 2));
+    }
+  });
+}
+
+TEST_CASE("what_is_no_pipeline_is_refused") {
+  const auto check = [](const char* text, const Cut& cut) {
+    const std::string failure =
+        toy::failure_of(static_cast<int>(cut.shape.stages), [&](World& world) { pipeline::Job(world, cut); });
+    CHECK_MESSAGE(toy::contains(failure, text), failure);
+  };
+  using enum plan::WindowKind;
+  check("stage 1: backward of micro-batch 0 through its chunk 0: is missing",
+        {.own = plan::Schedule{{{forward, 0}, {backward, 0}}, {{forward, 0}}}, .shape = {2, 1}});
+  // Each stage sends ahead of the other as far as buffers go, and then nobody can.
+  plan::Schedule ahead(2);
+  for (std::size_t m = 0; m < 6; ++m) ahead[0].push_back({forward, m});
+  for (std::size_t m = 0; m < 6; ++m) ahead[0].push_back({backward, m});
+  for (std::size_t m = 0; m < 6; ++m) ahead[1].insert(ahead[1].end(), {{forward, m}, {backward, m}});
+  check("wait for each other", {.own = ahead, .shape = {2, 6}, .buffers = 1});
+  launch({.ranks = 2}, [](World& world) {
+    pipeline::Job job(world, {.layers = 2});
+    CHECK_THROWS_WITH_AS(job.pipeline->model().whole(job.part(job.pipeline->stage()).layers[0].weight),
                          doctest::Contains("where ranks have roles"), UsageError);
-    CHECK_THROWS_WITH_AS(job.models[1 - job.mine]->synchronize(), doctest::Contains("has another one"), UsageError);
   });
 }
 
 TEST_CASE("what_takes_all_ranks_of_a_job_is_refused_to_roles") {
-  const auto check = [](const char* text, FullyShardOptions options, const AdamW& optimizer = {}) {
+  const auto check = [](const char* text, FullyShardOptions options) {
     const std::string failure = toy::failure_of(2, [&](World& world) {
-      Stage stage({.stages = 1}, 0);
+      pipeline::Layer layer;
       FullyShard model(world, options);
-      model.add(stage, "net");
-      ModelRole role{"only", &model, optimizer};
+      model.add(layer, "net");
+      ModelRole role{"only", &model, AdamW{}};
       finalize_roles({&role, 1});
     });
     CHECK_MESSAGE(toy::contains(failure, text), failure);
   };
   check("need FullyShardOptions::mesh with 1 places along pipeline", {});
   const plan::MeshShape mesh{{Axis::pipeline, 1}, {Axis::replicate, 2}};
-  check("role only has clip_norm", {.mesh = mesh}, {.clip_norm = 1.0f});
   check("has outer steps", {.mesh = mesh, .outer = {.every = 1}});
-  check("has a dynamic loss scale", {.mesh = mesh, .loss_scaling = kernels::LossScaling{.dynamic = true}});
   check("has FullyShardOptions::checkpointing", {.mesh = mesh, .checkpointing = Checkpointing::blocking});
 }
 

@@ -16,12 +16,11 @@ import mpi_job  # noqa: E402
 DEADLINE = 2  # --timeout of the ranks, seconds
 SECONDS = 60  # for a machine with other things to do
 
-# The first of three stages stalls, or the last one dies, while the others are in messages. Whoever says it first is the
-# neighbour, or waits for the neighbour.
-STALLED = [r'waited up to 2 s in broadcast "dx" \(communicator backward messages over pipeline pairs from 0, #1\) for rank 0, '
-           'which did not come',
-           r'rank 2 waited up to 2 s in broadcast "dx" .* for rank 1, which did not come.*; rank 1 waits.* for rank 0']
-DEAD = [r'process of rank 2 has ended while rank 1 waited in broadcast "dx"']
+# The first of three stages stalls, or the last one dies, while the others wait for messages. Each has several streams
+# that wait, any of which may say first that its neighbour did not come.
+STALLED = [r'waited up to 2 s in broadcast "d?x\d" \(communicator (for|back)ward messages over pipeline pairs from \d, #\d+\) '
+           r'for rank \d, which did not come']
+DEAD = [r'process of rank 2 has ended while rank 1 waited in broadcast "d?x2"']
 KILLED_BY_MPIRUN = [r"rank 2 with PID.* signal 9"]  # mpirun may be quicker than the other ranks
 
 

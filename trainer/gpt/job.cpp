@@ -89,6 +89,42 @@ void add_data_options(CommandLine& line, GptOptions& options) {
   line.real("--temperature", options.temperature, {0, 100}, "Of the choice of each byte; 0: always the likeliest");
 }
 
+void add_pipeline_options(CommandLine& line, GptOptions& options) {
+  using enum tessera::plan::ScheduleKind;
+  line.group("Pipeline");
+  line.choice<tessera::plan::ScheduleKind>(
+      "--schedule", options.schedule, {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}},
+      "How the --accumulate micro-batches flow through the stages of --mesh pipeline=N,… [1f1b]");
+  line.whole("--chunks", options.chunks, {1, 1024},
+             fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
+}
+
+// Refuses what a pipeline does not have, and what nothing but a pipeline has.
+void check_pipeline(const CommandLine& line, GptOptions& options) {
+  if (options.stages() == 1) {
+    for (const char* name : {"--schedule", "--chunks"}) {
+      if (line.given(name)) throw OptionError(fmt::format("{} needs --mesh with several places along pipeline", name));
+    }
+    return;
+  }
+  for (const char* name : {"--activation-checkpointing", "--checkpoint-dir", "--resume", "--init", "--dump-weights",
+                           "--hash-weights", "--trace", "--granules", "--outer-every", "--sample"}) {
+    if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline", name));
+  }
+  if (options.chunks > 1 && options.schedule != tessera::plan::ScheduleKind::interleaved) {
+    throw OptionError("--chunks needs --schedule interleaved");
+  }
+  if (options.schedule == tessera::plan::ScheduleKind::interleaved && options.run.accumulate % options.stages() != 0) {
+    throw OptionError(fmt::format("--schedule interleaved needs --accumulate to be a multiple of the {} stages, not {}",
+                                  options.stages(), options.run.accumulate));
+  }
+  if (options.stages() * options.chunks > options.layers) {
+    throw OptionError(fmt::format("{} stages of {} chunks need as many layers, and there are {}", options.stages(),
+                                  options.chunks, options.layers));
+  }
+  options.sample = 0;
+}
+
 std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -140,12 +176,15 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   CommandLine line(description, footer);
   add_model_options(line, options, given);
   add_data_options(line, options);
+  add_pipeline_options(line, options);
+  options.run.mesh_axes = options.run.mesh_axes | tessera::Axis::pipeline;
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
   resolve(given, options);
   options.temperature_given = line.given("--temperature");
   check(options);
   check_run_options(line, options.run);
+  check_pipeline(line, options);
   return options;
 }
 
@@ -263,11 +302,12 @@ Job make_job(const GptOptions& options) {
   } else {
     note_unread_text(job.options);
   }
+  const bool flows = options.stages() > 1;  // its stages say what they need
   job.sharding =
-      fitting_options(run, {.activations = activation_bytes(job),
+      fitting_options(run, {.activations = flows ? Bytes(0) : activation_bytes(job),
                             .batches = batch_bytes(job),
                             .smaller = "--batch, --seq, --layers or --dim, or --activation-checkpointing yes"});
-  job.sharding.program = Gpt<float>::program(job.shape);
+  if (!flows) job.sharding.program = Gpt<float>::program(job.shape);
   return job;
 }
 

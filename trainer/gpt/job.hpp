@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "tessera/base/bytes.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/data/tokens.hpp"
+#include "tessera/plan/schedule.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "tessera/trainer/training.hpp"
 
@@ -39,6 +41,11 @@ struct GptOptions {
   std::optional<std::string> prompt;  // default: usual_prompt
   double temperature = 0.8;
   bool temperature_given = false;
+
+  tessera::plan::ScheduleKind schedule = tessera::plan::ScheduleKind::one_f_one_b;  // of a pipeline
+  std::size_t chunks = 1;                                                           // of each of its stages
+
+  std::size_t stages() const { return run.mesh ? run.mesh->size(tessera::Axis::pipeline) : 1; }
 };
 
 // Nothing when only the help page was asked for. Throws OptionError.
@@ -73,6 +80,12 @@ Job make_job(const GptOptions& options);
 
 // Memory of batches that are loaded ahead.
 tessera::Bytes batch_bytes(const Job& job);
+
+// The training of a job whose mesh has several stages.
+std::unique_ptr<Training> make_pipeline(tessera::World& world, const Job& job);
+
+std::string headline(const Job& job, tessera::FullyShard& model);
+std::string evaluation_lines(const StepMetrics& now, const Job& job, const std::string& sample);
 
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
 void train(tessera::World& world, const Job& job, RunMetrics* metrics);

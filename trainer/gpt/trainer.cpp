@@ -126,6 +126,8 @@ std::string shape_text(const GptShape& shape) {
   return text;
 }
 
+}  // namespace
+
 std::string headline(const Job& job, tessera::FullyShard& model) {
   const tessera::TokenSplit& parts = job.data.parts;
   return ranks_line(job.options.run, model) +
@@ -144,6 +146,8 @@ std::string evaluation_lines(const StepMetrics& now, const Job& job, const std::
   if (!sample.empty()) text += fmt::format("\n{}", indented(sample, margin));
   return text;
 }
+
+namespace {
 
 std::string closing_sample(const std::string& sample) { return fmt::format("\n{}", indented(sample, margin)); }
 
@@ -250,7 +254,8 @@ void train(tessera::World& world, const Job& job, RunMetrics* metrics) {
                 .length = job.length,
                 .metrics = metrics,
                 .unit = {.name = "tokens", .per_sample = job.shape.seq}};
-  tessera::trainer::train(world, run, [&] {
+  tessera::trainer::train(world, run, [&]() -> std::unique_ptr<Training> {
+    if (job.options.stages() > 1) return make_pipeline(world, job);
     return tessera::nn::with_element(job.options.run.precision, [&](auto element) -> std::unique_ptr<Training> {
       return std::make_unique<GptTraining<decltype(element)>>(world, job);
     });

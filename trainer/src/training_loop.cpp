@@ -233,8 +233,8 @@ void TrainingLoop::stop(std::size_t step) {
 }
 
 void TrainingLoop::start(Training& training) {
+  training.finalize([this] { return make_optimizer(options_); });
   tessera::FullyShard& model = training.model();
-  model.finalize(make_optimizer(options_));
   require_granules(model);
   if (!options_.simulated) require_equal_data(world_, options_, training);
   checkpoints_.emplace(
@@ -302,7 +302,7 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   update(model, now.learning_rate);
   losses_.fetch(model.stream());
   const tessera::StepReport report = model.last_step();
-  note_loss(now, {.loss = summed_loss(),
+  note_loss(now, {.loss = summed_loss() * static_cast<double>(training.stages()),
                   .weight = weight_of_rank(),
                   .seconds = seconds_since(start),
                   .waiting = waited(model) - waited_before,
@@ -325,18 +325,20 @@ void TrainingLoop::take_micro_batches(Training& training, std::size_t of_step) {
   const std::size_t mine = samples_of_rank(of_step);
   const std::size_t before = options_.data_rank(static_cast<std::size_t>(world_.rank())) * options_.samples_per_rank();
   micro_samples_.clear();
+  micro_batches_.clear();
   for (std::size_t micro = 0; micro < losses_.values().size(); ++micro) {
     const std::size_t done = micro * options_.batch;
     const std::size_t granule = granules_.number(micro);
     const std::size_t samples =
         granular ? samples_of_granule(granule, of_step) : std::min(options_.batch, mine - std::min(done, mine));
-    if (samples == 0) return;
-    training.train_micro_batch({.index = micro,
-                                .samples = samples,
-                                .first_sample = granular ? granule * options_.batch : before + done,
-                                .loss = losses_.at(training.model().stream(), micro)});
+    if (samples == 0) break;
+    micro_batches_.push_back({.index = micro,
+                              .samples = samples,
+                              .first_sample = granular ? granule * options_.batch : before + done,
+                              .loss = losses_.at(training.model().stream(), micro)});
     micro_samples_.push_back(samples);
   }
+  if (!micro_batches_.empty()) training.train_micro_batches(micro_batches_);
 }
 
 std::size_t TrainingLoop::samples_of_granule(std::size_t granule, std::size_t of_step) const {

@@ -68,6 +68,7 @@ class TrainingLoop {
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunTrace> trace_;
   tessera::Granules granules_;
+  std::vector<Training::MicroBatch> micro_batches_;
   std::vector<std::size_t> micro_samples_;  // of this step's micro-batches on this rank, those without samples left out
   std::vector<double> granule_weights_;     // of the same
   FromDevice<float> losses_;                // of the same

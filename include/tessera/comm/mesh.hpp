@@ -50,12 +50,13 @@ class Group {
     int size;
   };
   Group(std::string name, std::string text, std::vector<Steps> axes, int ranks_of_job, int rank);
-  int pair_of(int rank) const;  // in its line
+  int pair_of(int rank) const;
+  int pairs() const;  // in its line
 
   std::string name_;
   std::string text_;
   std::vector<Steps> axes_;  // the slowest first, in the order of places
-  int pairs_from_ = -1;      // of pairs along the one axis: the first of those that are whole begins here
+  int pairs_from_ = -1;      // of pairs along the one axis: Mesh::pairs_of()
   int ranks_of_job_;
   int rank_;
 };
@@ -77,8 +78,8 @@ class Mesh {
   Group group(std::string_view axis) const { return group_of({std::string(axis)}); }
   Group group_of(const std::vector<std::string>& axes) const;
 
-  // Neighbours along one axis, two by two: those at 0 and 1, 2 and 3, …, or with `from` 1 those at 1 and 2, 3 and 4, ….
-  // Who is left over at an end is alone.
+  // Neighbours along one axis, two by two: those at 0 and 1, 2 and 3, …, or with `from` 1 those at 1 and 2, 3 and 4, …;
+  // with 2 the first and the last. Who is left over is alone.
   Group pairs_of(std::string_view axis, int from) const;
 
   // `replicate 2 x shard 4`

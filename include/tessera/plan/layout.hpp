@@ -65,7 +65,8 @@ enum class CollectiveKind {
   reduce_scatter,  // the same, of which each rank gets its place
   all_to_all,      // from every rank its own part for each; gathered, and each rank reads what is for it
   // A message between neighbours along the axis pipeline, whose ranks have roles (roles.hpp): in forward windows to the
-  // next role, in backward windows to the one before. Both sides have one of the same last name.
+  // next role, in backward windows to the one before; behind the last role stands the first. Both sides have one of the
+  // same last name.
   send,
   receive,
 };
@@ -92,6 +93,7 @@ struct CollectiveSpec {
   // a Plan: always set.
   std::optional<AxisSet> axes = std::nullopt;
   bool of_granules = false;  // a gather whose granules are used each by itself, in the order of places
+  std::size_t buffers = 1;   // of a message: each side has so many, which its windows take in turn
   Bytes bytes() const { return (type ? size_of(*type) : Bytes(8)) * elements; }
   // A rank of so many writes this many of them.
   std::size_t parts(std::size_t ranks) const {
@@ -125,6 +127,7 @@ struct UnitSpec {
   // Tensors that the optimizer sees whole travel in this type, with so many values for each element.
   DType whole_type = DType::fp32;
   std::size_t whole_planes = 1;
+  bool tied = false;        // to the unit of another role whose gradient counts in the norm for both
   std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number
 };
 

@@ -89,7 +89,8 @@ enum class Role {
   scalars,         // of a program: kernels::StepScalars
   host_scalars,    // likewise, as the host's processors have them
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
-  collected,       // what ranks bring to the collective of a window, one after the other
+  collected,       // what ranks bring to the collective of a window, one after the other; of a message, one of its
+                   // buffers
 };
 inline constexpr std::size_t role_count = 28;
 std::string_view to_string(Role role);
@@ -146,10 +147,15 @@ struct Access {
 // ---- order ----
 
 // fetch: from the host's memory or the disk to the device's memory; evict: back; host: the host's processors, on what
-// stands in its memory.
-enum class StreamId { compute, gather, reduce, fetch, evict, host };
-inline constexpr std::size_t stream_count = 6;
+// stands in its memory; the last four: messages of forward windows, and of backward ones.
+enum class StreamId { compute, gather, reduce, fetch, evict, host, send, receive, send_back, receive_back };
+inline constexpr std::size_t stream_count = 10;
 constexpr bool is_transferring(StreamId stream) { return stream == StreamId::fetch || stream == StreamId::evict; }
+constexpr StreamId stream_of_message(CollectiveKind kind, WindowKind window) {
+  const bool back = window == WindowKind::backward;
+  if (kind == CollectiveKind::send) return back ? StreamId::send_back : StreamId::send;
+  return back ? StreamId::receive_back : StreamId::receive;
+}
 std::string_view to_string(StreamId stream);
 
 enum class WaitType {
@@ -173,7 +179,7 @@ enum class OperationKind {
   cast,              // my master shard, or whole masters, into the parameter dtype
   all_gather,        // parameters from shards
   window,            // the user's
-  collective,        // one inside a window, between two stretches of it (CollectiveSpec)
+  collective,        // one inside a window, between two stretches of it (CollectiveSpec); a message before or behind it
   prepare_gradient,  // acquires a gradient slot; zero in the padding
   accumulate,        // accumulation (+)= gradient slot
   convert,           // gradient slot into the wire's type
@@ -182,7 +188,7 @@ enum class OperationKind {
   all_gather_sum,    // the fp32 sum, from everybody's shards
   sum_of_squares,    // of my reduced shard
   weigh,             // what this rank brings to the mean: its micro-batches, a weight, or nothing
-  gather_norms,      // everybody's partial norms and weights
+  gather_norms,      // everybody's partial norms and weights; along pipeline, of all roles' units
   begin_update,      // norm, clip factor, skip flag, step count
   optimize,      // my masters and states; what is kept of the parameters in 16 bits, where it has the masters' shape;
                  // and the directions of tensors that are seen whole, whose masters wait for `apply`
@@ -275,6 +281,9 @@ struct PlanOptions {
   std::optional<MeshShape> mesh = std::nullopt;  // else; `ranks` and `replicas` are then not looked at
   // The plan is that of the ranks at this place along the mesh's axis pipeline (roles.hpp).
   std::optional<std::size_t> role = std::nullopt;
+  // The most units that any role trains, so that each has as many cells for the norms of all; 0: norms, and what
+  // follows from them, are the role's own.
+  std::size_t role_units = 0;
   // After so many steps an outer step follows, which averages the replicas' weights; between two of them each replica
   // trains by itself (local SGD, DiLoCo: Douillard et al. 2023). 0: replicas are summed in every step.
   std::size_t outer_every = 0;
@@ -348,8 +357,9 @@ struct Plan {
   std::vector<UnitBuffers> unit_buffers;
   std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
-  std::size_t collected = no_buffer;       // the collective of a window works on it in place; one at a time runs
-  std::size_t gather_staging = no_buffer;  // of the communicators that gather, reduce, and serve windows
+  std::size_t collected = no_buffer;  // the collective of a window works on it in place; one at a time runs
+  std::vector<std::vector<std::size_t>> messages;  // by unit and collective: where a message's buffers stand
+  std::size_t gather_staging = no_buffer;          // of the communicators that gather, reduce, and serve windows
   std::size_t reduce_staging = no_buffer;
   std::size_t window_staging = no_buffer;
   std::size_t fetch_staging = no_buffer;  // of each direction's transfers with the disk
@@ -446,6 +456,13 @@ struct Plan {
   bool trains(std::size_t unit) const { return trainers[unit] != no_program; }
   bool trains(std::size_t unit, std::size_t program) const { return trains(unit) && trainers[unit] == program; }
   std::size_t trained_units(std::size_t program) const;
+  // A row of norms has so many cells: this role's begin at the first.
+  std::size_t norm_cells(std::size_t program) const {
+    return shares_norms() ? options.role_units * roles() : trained_units(program);
+  }
+  std::size_t first_norm() const { return shares_norms() ? options.role_units * *options.role : 0; }
+  bool shares_norms() const { return options.role && options.role_units > 0; }
+  std::size_t roles() const { return options.role ? options.mesh->size(Axis::pipeline) : 1; }
   const std::vector<StateSpec>& optimizer_states_of(std::size_t program) const {
     return programs[program].optimizer_states ? *programs[program].optimizer_states : optimizer_states;
   }

@@ -17,12 +17,14 @@
 namespace tessera::plan {
 
 enum class WindowKind {
-  forward,    // reads parameters
-  backward,   // reads parameters, writes gradients
-  recompute,  // a forward inside the backward pass (activation checkpointing)
-  evaluate,   // a forward outside training: no gradients follow
+  forward,         // reads parameters
+  backward,        // reads parameters, writes gradients
+  recompute,       // a forward inside the backward pass (activation checkpointing)
+  evaluate,        // a forward outside training: no gradients follow
+  backward_input,  // a first part of backward that forms the gradient of the unit's input alone: reads parameters. The
+                   // backward window that follows forms the gradients of its parameters
 };
-inline constexpr std::size_t window_kind_count = 4;
+inline constexpr std::size_t window_kind_count = 5;
 std::string_view to_string(WindowKind kind);
 
 // Windows nest: while one is open, those of other units may open and close, and then it goes on. Each stretch of it is

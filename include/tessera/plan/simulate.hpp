@@ -16,6 +16,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@
 #pragma GCC visibility push(default)
 
 namespace tessera::plan {
+
+struct RankRole;
 
 // Seconds, finite and not negative, the same on all ranks.
 struct Durations {
@@ -118,6 +121,11 @@ struct Simulation {
 // Throws UsageError for durations, sharing, slow ranks or jitter that make no sense, naming the operation or the value,
 // and where the plan has no step; InternalError for a plan that never ends, which verify() would have refused.
 Simulation simulate(const Plan& plan, const Durations& durations, const SimulationOptions& options = {});
+
+// The same where ranks have roles, of each with the durations of its plan; a message takes the longer of both sides'.
+// A step's time that `computing` does not cover is its role's bubble. Critical paths and exposed times are left out.
+std::vector<Simulation> simulate(std::span<const RankRole> roles, std::span<const Durations> durations,
+                                 const SimulationOptions& options = {});
 
 // Seconds that a plan's outer steps add to a step, in the mean over PlanOptions::outer_every of them: what they do not
 // hide beside the steps that follow. They are taken to be at most 8 steps apart, and closer where there are more than

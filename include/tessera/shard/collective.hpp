@@ -9,8 +9,11 @@
 // a UsageError that names unit and rank.
 //
 // Messages (send, receive) go between neighbouring roles of ranks (finalize_roles()): forward ones to the next role,
-// backward ones to the one before. The sender has contribution() and collect(), the receiver collect() alone. A message
-// is over when both have come to it, so a schedule in which two wait for each other is refused.
+// backward ones to the one before; behind the last role stands the first. The sender has contribution() and collect(),
+// the receiver collect() alone. They travel on streams of their own: what a window receives has come when it opens, and
+// what it sends goes when it has closed. Until then the message has one of its buffers; while all are on their way, the
+// next window that sends waits. A schedule in which ranks wait for each other with the buffers that there are is
+// refused.
 //
 // Ranks that skip a window (an optional unit, a step without data) bring zeros: values that add up have to mean
 // nothing where they are all zero, as a sum of no samples with its count does.
@@ -51,6 +54,9 @@ struct CollectiveOptions {
   // same for any number of ranks. With granules (FullyShardOptions::granules) there are no other collectives in
   // windows.
   bool of_granules = false;
+  // Messages alone: each side has so many, which the windows that have it take in turn. At least 1, and as many on both
+  // sides.
+  std::size_t buffers = 1;
 };
 
 // The result of a collective, in device memory, as it stands once that has run on the stream; it stays until the next

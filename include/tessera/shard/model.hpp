@@ -32,9 +32,9 @@ struct ModelRole {
 // In place of finalize() where ranks have roles. Every rank makes the models of all roles, in the order of the axis
 // pipeline, which are proved together, messages between neighbours among them (CollectiveKind::send), and compared
 // across ranks; of its own role's alone it takes the memory. Returns which that is. Collective; synchronises. Throws as
-// finalize() does, and UsageError where a message has no other side or roles wait for each other, for clip_norm, a
-// dynamic loss scale, outer steps and checkpointing, and on a mesh without an axis pipeline of that many places. A step
-// whose norm is not finite is skipped by its role alone.
+// finalize() does, and UsageError where a message has no other side or roles wait for each other, for outer steps and
+// checkpointing, and on a mesh without an axis pipeline of that many places. The norm is that of all roles' units, and
+// clipping, skipping and the loss scale follow it: give roles the same optimizer and loss scale.
 std::size_t finalize_roles(std::span<ModelRole> roles);
 
 class ShardedModel {

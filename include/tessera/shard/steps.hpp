@@ -87,6 +87,15 @@ class ModelSteps : public ShardedModel {
     });
   }
 
+  // Calls module.backward_input(window, args…) in a window that forms the gradient of the input alone, for schedules
+  // that form those of parameters later, in backward().
+  template <typename M, typename... Args>
+  decltype(auto) backward_input(M& module, Args&&... args) {
+    return within(unit_of(module), plan::WindowKind::backward_input, [&](Window& window) -> decltype(auto) {
+      return module.backward_input(window, std::forward<Args>(args)...);
+    });
+  }
+
   // The next window of a unit that was added as optional, without computing: its gradient counts as zero in this
   // window. Ranks may differ in what they skip.
   void skip(Unit& unit, plan::WindowKind kind);

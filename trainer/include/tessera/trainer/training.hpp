@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "tessera/base/bytes.hpp"
@@ -26,8 +27,11 @@ class Training {
  public:
   virtual ~Training() = default;
 
-  // All of its units are added. The loop finalizes it.
+  // All of its units are added. finalize() may be this rank's choice of several.
   virtual tessera::FullyShard& model() = 0;
+  virtual void finalize(const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) {
+    model().finalize(optimizer());
+  }
   // Once, after finalize(): the model's memory is there. Samples come from where a run before left off, or from the
   // first.
   virtual void ready(const std::optional<tessera::SamplerState>& from) = 0;
@@ -53,6 +57,13 @@ class Training {
     float* loss;
   };
   virtual void train_micro_batch(const MicroBatch& micro) = 0;
+  // All of a step, in their order; those without samples are the last ones and left out.
+  virtual void train_micro_batches(std::span<const MicroBatch> all) {
+    for (const MicroBatch& micro : all) train_micro_batch(micro);
+  }
+  // Ranks that samples pass through one after the other: each has the same ones, and all losses but the last one's are
+  // 0.
+  virtual std::size_t stages() const { return 1; }
 
   // Before evaluations and saves: state that ranks have each for themselves becomes one. Collective.
   virtual void settle() {}
