@@ -213,7 +213,14 @@ void Pipeline::make_model(World& world, FullyShardOptions options, std::size_t s
     const std::size_t first = model.unit_count();
     parts_[part]->add_to(model);
     std::vector<const Unit*> units;
-    for (std::size_t unit = first; unit < model.unit_count(); ++unit) units.push_back(&model.unit(unit));
+    for (std::size_t unit = first; unit < model.unit_count(); ++unit) {
+      units.push_back(&model.unit(unit));
+      if (!units.back()->options().recompute || places == 1) continue;
+      throw UsageError(
+          fmt::format("unit {} recomputes its latest forward call, and stage {} has up to {} micro-batches on "
+                      "their way: leave UnitOptions::recompute out",
+                      units.back()->name(), stage, places));
+    }
     if (part + 1 < parts_.size()) windows.behind = add(links_[part + 1]->before, "behind");
     for (const WindowKind kind :
          {WindowKind::forward, WindowKind::backward_input, WindowKind::backward, WindowKind::evaluate})

@@ -132,6 +132,7 @@ TEST_CASE("what_is_no_pipeline_is_refused") {
   using enum plan::WindowKind;
   check("stage 1: backward of micro-batch 0 through its chunk 0: is missing",
         {.own = plan::Schedule{{{forward, 0}, {backward, 0}}, {{forward, 0}}}, .shape = {2, 1}});
+  check("unit layer0 recomputes its latest forward call, and stage 0 has up to 2", {.recompute = true});
   // Each stage sends ahead of the other as far as buffers go, and then nobody can.
   plan::Schedule ahead(2);
   for (std::size_t m = 0; m < 6; ++m) ahead[0].push_back({forward, m});

@@ -47,8 +47,9 @@ struct PartMemory {
 class PipelinePart {
  public:
   virtual ~PipelinePart() = default;
-  // Adds its units, each of which opens one forward, evaluate and backward window a micro-batch, backward in reverse,
-  // unless windows() says otherwise. Names are unique among all parts.
+  // Adds its units, none of which recomputes where several micro-batches are on their way, and each of which opens one
+  // forward, evaluate and backward window a micro-batch, backward in reverse, unless windows() says otherwise. Names
+  // are unique among all parts.
   virtual void add_to(FullyShard& model) = 0;
   virtual std::vector<UnitWindow> windows(plan::WindowKind kind, std::span<const Unit* const> units) const;
   virtual Bytes activations() const { return {}; }  // of one micro-batch
