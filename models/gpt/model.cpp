@@ -15,7 +15,12 @@ using nn::SequenceBatch;
 
 template <typename T>
 Gpt<T>::Gpt(const GptShape& shape)
-    : shape_(shape), embedding_(make_embedding<T>(shape)), final_(make_final<T>(shape)), hidden_(shape.layers + 1) {
+    : shape_(shape),
+      slices_(slices_of(shape)),
+      embedding_(make_embedding<T>(shape)),
+      spread_(make_spread<T>(shape)),
+      final_(make_final<T>(shape)),
+      hidden_(shape.layers + 1) {
   for (std::size_t i = 0; i < shape.layers; ++i) blocks_.push_back(make_block<T>(shape, i));
 }
 
@@ -26,8 +31,8 @@ void Gpt<T>::add_to(tessera::FullyShard& model, std::size_t batch) {
 
 template <typename T>
 tessera::Bytes Gpt<T>::saved_bytes(const GptShape& shape, std::string_view unit, std::size_t batch) {
-  if (!shape.blocks_save_inputs || unit == embedding_name || unit == final_name) return {};
-  return tessera::Bytes(sizeof(T) * batch * shape.seq * shape.dim);
+  if (!shape.blocks_save_inputs || !unit.starts_with("blocks.")) return {};
+  return tessera::Bytes(sizeof(T) * slices_of(shape).part(batch * shape.seq) * shape.dim);
 }
 
 template <typename T>
@@ -36,13 +41,15 @@ void Gpt<T>::add_units(Model& model, std::size_t batch) {
   const auto add = [&](tessera::Module& unit, const std::string& name) {
     tessera::UnitOptions options{.name = name};
     if (stays_in_fp32(shape_, name)) options.precision = tessera::fp32_precision;
-    options.recompute = shape_.activation_checkpointing && &unit != embedding_.get() && &unit != final_.get();
+    options.recompute = shape_.activation_checkpointing && name.starts_with("blocks.");
     options.saved = saved_bytes(shape_, name, batch);
     model.add(unit, options);
   };
   add(*embedding_, embedding_name);
+  if (spread_) add(*spread_, spread_name);
   for (std::size_t i = 0; i < blocks_.size(); ++i) add(*blocks_[i], block_name(i));
   add(*final_, final_name);
+  if (embedding_->loss() != nullptr) add(*embedding_->loss(), loss_name);
 }
 
 template <typename T>
@@ -103,6 +110,7 @@ tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size
 template <typename T>
 SequenceBatch Gpt<T>::sequences(const TokenRows& tokens, const SamplePlace& place) const {
   return {.length = tokens.sequence,
+          .rows = tokens.ids.size(),
           .dropout = {.probability = shape_.dropout,
                       .key = {.seed = shape_.dropout_seed,
                               .step = static_cast<std::uint32_t>(place.step),
@@ -121,10 +129,28 @@ void Gpt<T>::train_pass(Model& model, const TokenRows& tokens, const Answers& an
   {
     const nn::ScratchScope head(stack_);
     model.forward(*embedding_, stack_, normed, answers);
+    if (embedding_->loss() != nullptr) model.forward(*embedding_->loss());
     model.backward(*embedding_, stack_, HeadGradient<T>{gradient});
   }
   model.backward(*final_, stack_, gradient);
-  backward_pass(model, gradient);
+  backward_pass(model, gradient, how);
+}
+
+template <typename T>
+MatrixView<T> Gpt<T>::push_rows(std::size_t tokens) {
+  return stack_.push<T>(slices_.rows_of(tokens).count, shape_.dim);
+}
+
+template <typename T>
+template <typename Model>
+void Gpt<T>::embed(Model& model, tessera::plan::WindowKind kind, std::span<const std::int32_t> ids, MatrixView<T> y,
+                   const SequenceBatch& how) {
+  const bool evaluates = kind == tessera::plan::WindowKind::evaluate;
+  const nn::ScratchScope scratch(stack_);
+  const MatrixView<T> sum = spread_ ? stack_.push<T>(ids.size(), shape_.dim) : y;
+  evaluates ? model.evaluate(*embedding_, stack_, ids, sum, how) : model.forward(*embedding_, stack_, ids, sum, how);
+  if (!spread_) return;
+  evaluates ? model.evaluate(*spread_, sum, y, how) : model.forward(*spread_, sum, y, how);
 }
 
 template <typename T>
@@ -132,9 +158,9 @@ template <typename Model>
 void Gpt<T>::forward_pass(Model& model, std::span<const std::int32_t> ids, const SequenceBatch& how) {
   for (std::size_t i = 0; i < hidden_.size(); ++i) {
     const bool in_turns = shape_.blocks_save_inputs && i >= 2;
-    hidden_[i] = in_turns ? hidden_[i - 2] : stack_.push<T>(ids.size(), shape_.dim);
+    hidden_[i] = in_turns ? hidden_[i - 2] : push_rows(ids.size());
   }
-  model.forward(*embedding_, stack_, ids, hidden_.front(), how);
+  embed(model, tessera::plan::WindowKind::forward, ids, hidden_.front(), how);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     model.forward(*blocks_[i], stack_, hidden_[i], hidden_[i + 1], how);  // rewound by a block that recomputes
   }
@@ -142,24 +168,29 @@ void Gpt<T>::forward_pass(Model& model, std::span<const std::int32_t> ids, const
 
 template <typename T>
 template <typename Model>
-void Gpt<T>::backward_pass(Model& model, MatrixView<T> gradient) {
+void Gpt<T>::backward_pass(Model& model, MatrixView<T> gradient, const SequenceBatch& how) {
+  const MatrixView<T> mine{gradient.data, slices_.rows_of(gradient.rows).count, gradient.columns};
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const nn::ScratchScope recomputed(stack_);
-    model.backward(*blocks_[i], stack_, gradient);
+    model.backward(*blocks_[i], stack_, mine);
   }
-  model.backward(*embedding_, stack_, gradient);
+  if (!spread_) return model.backward(*embedding_, stack_, gradient);
+  const MatrixView<T> all = stack_.push<T>(gradient.rows, gradient.columns);
+  model.backward(*spread_, mine, all, how);
+  model.backward(*embedding_, stack_, all);
 }
 
 // The last norm's output; two matrices in turns.
 template <typename T>
 template <typename Model>
 MatrixView<const T> Gpt<T>::evaluation_pass(Model& model, const TokenRows& tokens) {
-  const SequenceBatch how{.length = tokens.sequence};
-  MatrixView<T> x = stack_.push<T>(tokens.ids.size(), shape_.dim);
-  MatrixView<T> y = stack_.push<T>(tokens.ids.size(), shape_.dim);
-  model.evaluate(*embedding_, stack_, tokens.ids, x, how);
+  const SequenceBatch how{.length = tokens.sequence, .rows = tokens.ids.size()};
+  MatrixView<T> x = push_rows(tokens.ids.size()), y = push_rows(tokens.ids.size());
+  const MatrixView<T> all = spread_ ? stack_.push<T>(tokens.ids.size(), shape_.dim) : MatrixView<T>{};
+  embed(model, tessera::plan::WindowKind::evaluate, tokens.ids, x, how);
   for (std::size_t i = 0; i <= blocks_.size(); ++i) {
     const nn::ScratchScope only_output(stack_);
+    if (i == blocks_.size() && spread_) y = all;
     model.evaluate(i < blocks_.size() ? *blocks_[i] : *final_, stack_, x, y, how);
     std::swap(x, y);
   }
@@ -172,6 +203,7 @@ void Gpt<T>::loss_pass(Model& model, const TokenRows& tokens, const Answers& ans
   const nn::ScratchScope pass(stack_);
   const MatrixView<const T> x = evaluation_pass(model, tokens);
   model.evaluate(*embedding_, stack_, x, answers);
+  if (embedding_->loss() != nullptr) model.evaluate(*embedding_->loss());
 }
 
 // The scope ends before the logits are read: nothing is pushed in between.
@@ -183,7 +215,14 @@ MatrixView<float> Gpt<T>::next_pass(Model& model, const TokenRows& tokens) {
   if (last.rows > 0 && !stack_.counts_only()) last.data += (last.rows - 1) * last.columns;
   last.rows = std::min<std::size_t>(last.rows, 1);
   const MatrixView<float> logits = stack_.push<float>(last.rows, shape_.vocabulary);
-  model.evaluate(*embedding_, stack_, last, logits);
+  if (embedding_->loss() == nullptr) {
+    model.evaluate(*embedding_, stack_, last, logits);
+    return logits;
+  }
+  const std::size_t each = slices_.part(shape_.vocabulary);
+  const MatrixView<float> mine = stack_.push<float>(last.rows, slices_.part_of(shape_.vocabulary, each).count);
+  model.evaluate(*embedding_, stack_, last, mine);
+  model.evaluate(*embedding_->loss(), mine, logits);
   return logits;
 }
 

@@ -72,7 +72,11 @@ class Gpt {
   template <typename Model>
   void forward_pass(Model& model, std::span<const std::int32_t> ids, const tessera::nn::SequenceBatch& sequences);
   template <typename Model>
-  void backward_pass(Model& model, tessera::nn::MatrixView<T> gradient);
+  void backward_pass(Model& model, tessera::nn::MatrixView<T> gradient, const tessera::nn::SequenceBatch& sequences);
+  // This rank's tokens, embedded.
+  template <typename Model>
+  void embed(Model& model, tessera::plan::WindowKind kind, std::span<const std::int32_t> ids,
+             tessera::nn::MatrixView<T> y, const tessera::nn::SequenceBatch& sequences);
   template <typename Model>
   tessera::nn::MatrixView<const T> evaluation_pass(Model& model, const TokenRows& tokens);
   template <typename Model>
@@ -81,9 +85,12 @@ class Gpt {
   tessera::nn::MatrixView<float> next_pass(Model& model, const TokenRows& tokens);
 
   tessera::nn::SequenceBatch sequences(const TokenRows& tokens, const SamplePlace& place) const;
+  tessera::nn::MatrixView<T> push_rows(std::size_t tokens);  // of this rank
 
   GptShape shape_;
+  tessera::nn::Slices slices_;
   std::unique_ptr<EmbeddingUnit<T>> embedding_;
+  std::unique_ptr<SpreadUnit<T>> spread_;  // null where ranks have no slices
   std::vector<std::unique_ptr<HiddenUnit<T>>> blocks_;
   std::unique_ptr<HiddenUnit<T>> final_;
   // Each block's input, and the last one's output; where blocks save their inputs, two in turns.

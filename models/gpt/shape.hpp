@@ -23,10 +23,16 @@ struct GptShape {
   // (Offload::activations), and activations hold two of them.
   bool blocks_save_inputs = false;
   std::vector<std::string> fp32_units = {};  // shell patterns over unit_names()
+  // Ranks along Axis::tensor have slices: how many there are, which one this is, and sequences of the largest pass.
+  std::size_t slices = 1;
+  std::size_t slice = 0;
+  std::size_t batch = 1;
 };
 
 inline constexpr const char* embedding_name = "embedding";
 inline constexpr const char* final_name = "final";
+inline constexpr const char* spread_name = "spread";  // without parameters, where there are slices
+inline constexpr const char* loss_name = "loss";
 std::string block_name(std::size_t index);  // "blocks.0"
 
 // In the order of their forward windows.

@@ -21,7 +21,7 @@ template <typename P>
 class BlockLayer {
  public:
   BlockLayer(const GptShape& shape, std::size_t index)
-      : block_({.dim = shape.dim, .heads = shape.heads, .layers = shape.layers}, index) {}
+      : block_({.dim = shape.dim, .heads = shape.heads, .layers = shape.layers, .slices = slices_of(shape)}, index) {}
 
   tessera::Module& module() { return block_; }
   using Saved = typename nn::TransformerBlock<P>::Saved;
@@ -38,21 +38,65 @@ class BlockLayer {
 };
 
 template <typename P>
-class FinalLayer {
+class FinalLayer final : public tessera::Module {
  public:
-  explicit FinalLayer(const GptShape& shape) : norm_(shape.dim) {}
+  explicit FinalLayer(const GptShape& shape) : slices_(slices_of(shape)), norm_(shape.dim, slices_) {
+    if (!slices_.any()) return;
+    scatter_.emplace(tessera::CollectiveKind::reduce_scatter, slices_, shape.dim, nn::CollectiveWindows::backward);
+    gather_.emplace(tessera::CollectiveKind::all_gather, slices_, shape.dim, nn::CollectiveWindows::forward);
+  }
 
-  tessera::Module& module() { return norm_; }
+  tessera::Module& module() { return *this; }
+  void visit(tessera::ModuleVisitor& visitor) override {
+    norm_.visit(visitor);
+    if (scatter_) scatter_->visit(visitor, "scatter");
+    if (gather_) gather_->visit(visitor, "gather");
+  }
   using Saved = typename nn::LayerNorm<P>::Saved;
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y, const SequenceBatch&) {
-    return norm_.forward(window, stack, x, y);
+    const MatrixView<P> normed = gather_ ? stack.push<P>(x.rows, x.columns) : y;
+    const Saved saved = norm_.forward(window, stack, x, normed);
+    if (gather_) nn::SlicedRows<P>::copy(window, gather_->gather(window, normed, y.rows), y);
+    return saved;
   }
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
-    norm_.backward(window, stack, saved, gradient, gradient);
+    const MatrixView<P> mine{gradient.data, slices_.rows_of(gradient.rows).count, gradient.columns};
+    if (scatter_) {
+      nn::SlicedRows<P>::copy(window, gradient, scatter_->summand(window, gradient.rows));
+      nn::SlicedRows<P>::copy(window, scatter_->scatter(window, gradient.rows), mine);
+    }
+    norm_.backward(window, stack, saved, mine, mine);
   }
 
  private:
+  nn::Slices slices_;
   nn::LayerNorm<P> norm_;
+  std::optional<nn::SlicedRows<P>> scatter_, gather_;
+};
+
+template <typename T>
+class SpreadUnitOf final : public SpreadUnit<T> {
+ public:
+  explicit SpreadUnitOf(const GptShape& shape) : slices_(slices_of(shape)), rows_(slices_, shape.dim) {}
+
+  void visit(tessera::ModuleVisitor& visitor) override { rows_.visit(visitor); }
+  void forward(Window& window, MatrixView<const T> x, MatrixView<T> y, const SequenceBatch& sequences) override {
+    rows_.forward(window, x, y);
+    drop(window, y, sequences);
+  }
+  void backward(Window& window, MatrixView<T> dy, MatrixView<T> dx, const SequenceBatch& sequences) override {
+    drop(window, dy, sequences);
+    rows_.backward(window, dy, dx);
+  }
+
+ private:
+  void drop(Window& window, MatrixView<T> rows, const SequenceBatch& sequences) {
+    constexpr std::size_t place = 0;  // the embedding's
+    nn::enqueue(window, nn::dropout<T>, sequences.dropout_at(place, slices_.rows_of(sequences.rows).first), rows, rows);
+  }
+
+  nn::Slices slices_;
+  nn::SpreadRows<T> rows_;
 };
 
 template <typename T, typename P, typename Layer>
@@ -104,7 +148,10 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
   using Ids = typename EmbeddingUnit<T>::Ids;
 
   explicit EmbeddingUnitIn(const GptShape& shape)
-      : embedding_({.vocabulary = shape.vocabulary, .context = shape.seq, .dim = shape.dim}) {}
+      : embedding_(
+            {.vocabulary = shape.vocabulary, .context = shape.seq, .dim = shape.dim, .slices = slices_of(shape)}) {
+    if (shape.slices > 1) loss_.emplace(shape, saved_loss_);
+  }
 
   void visit(tessera::ModuleVisitor& visitor) override { embedding_.visit(visitor); }
 
@@ -152,10 +199,30 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
     deliver(window, own, logits);
   }
 
+  LossUnit* loss() override { return loss_ ? &*loss_ : nullptr; }
+
  private:
+  using SavedLoss = typename nn::Embedding<P>::SavedLoss;
+
+  class Loss final : public LossUnit {
+   public:
+    Loss(const GptShape& shape, const std::vector<SavedLoss>& head)
+        : loss_(slices_of(shape), shape.vocabulary), head_(head) {}
+    void visit(tessera::ModuleVisitor& visitor) override { loss_.visit(visitor); }
+    void forward(Window& window) override { loss_.forward(window, head_.front()); }
+    void forward(Window& window, MatrixView<const float> mine, MatrixView<float> logits) override {
+      loss_.forward(window, mine, logits);
+    }
+
+   private:
+    nn::SlicedLoss<P> loss_;
+    const std::vector<SavedLoss>& head_;
+  };
+
   nn::Embedding<P> embedding_;
   std::vector<typename nn::Embedding<P>::Saved> saved_;
-  std::vector<typename nn::Embedding<P>::SavedLoss> saved_loss_;
+  std::vector<SavedLoss> saved_loss_;
+  std::optional<Loss> loss_;
 };
 
 }  // namespace
@@ -179,6 +246,15 @@ std::unique_ptr<HiddenUnit<T>> make_final(const GptShape& shape) {
   if (stays_in_fp32(shape, final_name)) return std::make_unique<HiddenUnitIn<T, float, FinalLayer<float>>>(shape);
   return std::make_unique<HiddenUnitIn<T, T, FinalLayer<T>>>(shape);
 }
+
+template <typename T>
+std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape& shape) {
+  return shape.slices > 1 ? std::make_unique<SpreadUnitOf<T>>(shape) : nullptr;
+}
+
+template std::unique_ptr<SpreadUnit<float>> make_spread(const GptShape&);
+template std::unique_ptr<SpreadUnit<tessera::bf16>> make_spread(const GptShape&);
+template std::unique_ptr<SpreadUnit<tessera::fp16>> make_spread(const GptShape&);
 
 template std::unique_ptr<EmbeddingUnit<float>> make_embedding(const GptShape&);
 template std::unique_ptr<HiddenUnit<float>> make_block(const GptShape&, std::size_t);

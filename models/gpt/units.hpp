@@ -14,6 +14,7 @@
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/layer.hpp"
 #include "tessera/nn/sequence_batch.hpp"
+#include "tessera/nn/slices.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 
@@ -42,7 +43,8 @@ class UnitOfPlaces : public tessera::Module {
   std::size_t place_ = 0;
 };
 
-// "blocks.N" and "final". x, y and gradient are [tokens, dim].
+// "blocks.N" and "final". x, y and gradient are [tokens, dim]; where ranks have slices, those of a block are this
+// rank's tokens, and the last norm makes them all again, and its backward takes the sum of all ranks' gradients.
 template <typename T>
 class HiddenUnit : public UnitOfPlaces {
  public:
@@ -66,6 +68,25 @@ struct TiedHeadGradient {
   tessera::nn::MatrixView<T> dx;
 };
 
+// Ranks with slices share the rows between the embedding and the blocks: y are this rank's rows of the sum of all x.
+template <typename T>
+class SpreadUnit : public tessera::Module {
+ public:
+  virtual void forward(tessera::Window& window, tessera::nn::MatrixView<const T> x, tessera::nn::MatrixView<T> y,
+                       const tessera::nn::SequenceBatch& sequences) = 0;
+  virtual void backward(tessera::Window& window, tessera::nn::MatrixView<T> dy, tessera::nn::MatrixView<T> dx,
+                        const tessera::nn::SequenceBatch& sequences) = 0;  // overwrites dy
+};
+
+// Ranks with slices make one loss of their logits, in windows between the head's.
+class LossUnit : public tessera::Module {
+ public:
+  virtual void forward(tessera::Window& window) = 0;  // the loss of the logits that the head has left
+  // A row of logits of all ids, from those of this rank's.
+  virtual void forward(tessera::Window& window, tessera::nn::MatrixView<const float> mine,
+                       tessera::nn::MatrixView<float> logits) = 0;
+};
+
 // "embedding": tables of tokens and positions. The token table is the output head, too, in windows of its own.
 template <typename T>
 class EmbeddingUnit : public UnitOfPlaces {
@@ -85,9 +106,10 @@ class EmbeddingUnit : public UnitOfPlaces {
                         const HeadGradient<T>& gradient) = 0;
   virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         const TiedHeadGradient<T>& gradient) = 0;
-  // The logits alone: [rows of x, vocabulary].
+  // The logits alone: [rows of x, vocabulary], or this rank's slice of it.
   virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
                        tessera::nn::MatrixView<float> logits) = 0;
+  virtual LossUnit* loss() = 0;  // null where ranks have no slices
 };
 
 template <typename T>
@@ -96,6 +118,12 @@ template <typename T>
 std::unique_ptr<HiddenUnit<T>> make_block(const GptShape& shape, std::size_t index);  // from 0
 template <typename T>
 std::unique_ptr<HiddenUnit<T>> make_final(const GptShape& shape);
+template <typename T>
+std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape& shape);  // null where ranks have no slices
+
+inline tessera::nn::Slices slices_of(const GptShape& shape) {
+  return {.count = shape.slices, .place = shape.slice, .rows = shape.batch * shape.seq};
+}
 
 // Activations of one type for a unit that computes in another. Where the types are the same, nothing is copied.
 

@@ -147,13 +147,13 @@ void for_each_block(std::size_t first, const AttentionShape& shape, Body body) {
 // The mask of all heads from the first row of qkv on.
 DropoutMask mask_of(const Dropout& of, const AttentionShape& shape) {
   Dropout rows = of;
-  rows.key.first_row *= shape.heads;
-  return mask_of(rows, shape.statistics());
+  rows.key.first_row = rows.key.first_row * shape.mask_step() + shape.first_head;
+  return mask_of(rows, shape.rows() * shape.mask_step());
 }
 
 DropoutMask mask_of(const DropoutMask& all, const Head& head, const Block& block) {
   DropoutMask mask = all;
-  mask.first_row += (head.sequence * head.shape.sequence + block.first) * head.shape.heads + head.head;
+  mask.first_row += (head.sequence * head.shape.sequence + block.first) * head.shape.mask_step() + head.head;
   return mask;
 }
 
@@ -173,7 +173,7 @@ AttentionRows rows_of(const Rooms<T>& rooms, const Head& head, const Block& bloc
           .statistics = nullptr,
           .inverse_sums = nullptr,
           .mask = mask.drop_below == 0 ? nullptr : &mask,
-          .mask_row_step = head.shape.heads,
+          .mask_row_step = head.shape.mask_step(),
           .factors = rooms.factors};
 }
 

@@ -31,6 +31,7 @@ cuda::AttentionTiles tiles_of(const AttentionShape& shape, MatrixView<const T> q
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))),
           .causal = shape.causal,
           .mask = mask,
+          .mask_step = shape.mask_step(),
           .qkv = qkv.data,
           .out = nullptr,
           .statistics = nullptr,

@@ -28,11 +28,12 @@ float weight_of(const CrossEntropyRows<T>& rows, std::size_t row) {
 template <typename T>
 std::size_t label_of(const CrossEntropyRows<T>& rows, std::size_t row) {
   const std::int32_t label = rows.labels[row];
-  if (label < 0 || static_cast<std::size_t>(label) >= rows.logits.columns) {
-    throw UsageError(fmt::format("cross entropy: the label of row {} is {}, but there are {} classes", row, label,
-                                 rows.logits.columns));
+  const std::size_t classes = rows.all_classes == 0 ? rows.logits.columns : rows.all_classes;
+  if (label < 0 || static_cast<std::size_t>(label) >= classes) {
+    throw UsageError(
+        fmt::format("cross entropy: the label of row {} is {}, but there are {} classes", row, label, classes));
   }
-  return static_cast<std::size_t>(label);
+  return static_cast<std::size_t>(label) - rows.first_class;  // beyond the columns where another slice has it
 }
 
 template <typename T>
@@ -105,6 +106,43 @@ void forward_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* loss, const Row
   *loss = static_cast<Arithmetic<T>>(sum / static_cast<double>(rows.denominator));
 }
 
+template <typename T>
+void slice_now(const CrossEntropyRows<T>& rows, Arithmetic<T>* brought, const RowTable& run) {
+  const std::size_t batch = rows.logits.rows;
+  in_shares_of_rows(rows, [&](std::size_t row) {
+    double largest = 0.0, sum = 0.0, of_label = 0.0;
+    if (weight_of(rows, row) != 0.0f) {
+      const T* logits = logits_of(rows, row);
+      const std::size_t label = label_of(rows, row);
+      run.softmax_sum({format_of<T>, logits, rows.logits.columns, &largest, &sum});
+      if (label < rows.logits.columns) of_label = static_cast<double>(load(logits[label]));
+    }
+    brought[row] = static_cast<Arithmetic<T>>(largest);
+    brought[batch + row] = static_cast<Arithmetic<T>>(sum);
+    brought[2 * batch + row] = static_cast<Arithmetic<T>>(of_label);
+  });
+}
+
+template <typename T>
+void slices_now(const CrossEntropyRows<T>& rows, const BroughtBySlices<Arithmetic<T>>& brought, Arithmetic<T>* loss) {
+  const std::size_t batch = rows.logits.rows;
+  const auto of_row = [&](std::size_t row) {
+    const auto at = [&](std::size_t slice, std::size_t number) {
+      return static_cast<double>(brought.first[slice * brought.stride + number * batch + row]);
+    };
+    double largest = at(0, 0), sum = 0.0, of_label = 0.0;
+    for (std::size_t slice = 1; slice < brought.count; ++slice) largest = std::max(largest, at(slice, 0));
+    for (std::size_t slice = 0; slice < brought.count; ++slice) {
+      sum += at(slice, 1) * std::exp(at(slice, 0) - largest);
+      of_label += at(slice, 2);
+    }
+    rows.statistics[2 * row] = static_cast<Arithmetic<T>>(largest);
+    rows.statistics[2 * row + 1] = static_cast<Arithmetic<T>>(sum);
+    return std::log(sum) + largest - of_label;
+  };
+  *loss = static_cast<Arithmetic<T>>(sum_over_rows(rows, of_row, nothing_of) / static_cast<double>(rows.denominator));
+}
+
 // The label's gradient is taken first: the gradients may replace the logits.
 template <typename T>
 void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, float loss_scale, T* gradient,
@@ -115,10 +153,12 @@ void row_gradient(const CrossEntropyRows<T>& rows, std::size_t row, float loss_s
   const std::size_t label = label_of(rows, row);
   const auto largest = static_cast<double>(rows.statistics[2 * row]);
   const auto sum = static_cast<double>(rows.statistics[2 * row + 1]);
-  const double probability = std::exp(static_cast<double>(load(logits[label])) - largest) / sum;
+  const bool is_here = label < rows.logits.columns;
+  const double probability = is_here ? std::exp(static_cast<double>(load(logits[label])) - largest) / sum : 0.0;
   const auto smoothing = static_cast<double>(rows.smoothing);
   const double everywhere = smoothing / static_cast<double>(rows.logits.columns);
   run.softmax_scaled({format_of<T>, logits, gradient, rows.logits.columns, largest, factor / sum, everywhere * factor});
+  if (!is_here) return;
   gradient[label] = store<T>(static_cast<Arithmetic<T>>((probability - (1.0 - smoothing) - everywhere) * factor));
 }
 
@@ -181,7 +221,9 @@ cuda::CrossEntropyArguments cuda_rows(const CrossEntropyRows<T>& rows) {
           .smoothing = rows.smoothing,
           .batch = rows.logits.rows,
           .classes = rows.logits.columns,
-          .stride = rows.stride == 0 ? rows.logits.columns : rows.stride};
+          .stride = rows.stride == 0 ? rows.logits.columns : rows.stride,
+          .all_classes = rows.all_classes == 0 ? rows.logits.columns : rows.all_classes,
+          .first_class = rows.first_class};
 }
 
 void require_as_many(std::size_t rows, const Targets& targets) {
@@ -236,6 +278,32 @@ void cross_entropy_at_once(Stream& stream, const CrossEntropyRows<T>& rows, Arit
 }
 
 template <Element T>
+void cross_entropy_of_slice(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* brought) {
+  check(stream, rows);
+  if (rows.smoothing != 0.0f) throw UsageError("cross entropy: slices of classes have no smoothing");
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), brought](void* native) {
+      cuda::cross_entropy_of_slice(native, of, reinterpret_cast<float*>(brought));
+    });
+  }
+  stream.submit([rows, brought, &run = active_rows()] { slice_now(rows, brought, run); });
+}
+
+template <Element T>
+void cross_entropy_of_slices(Stream& stream, const CrossEntropyRows<T>& rows,
+                             const BroughtBySlices<Arithmetic<T>>& brought, Arithmetic<T>* loss) {
+  check(stream, rows);
+  if (on_cuda(stream)) {
+    return issue<T>(stream, "cross entropy", [of = cuda_rows(rows), brought, loss](void* native) {
+      cuda::cross_entropy_of_slices(native, of,
+                                    {reinterpret_cast<const float*>(brought.first), brought.stride, brought.count},
+                                    reinterpret_cast<float*>(loss));
+    });
+  }
+  stream.submit([rows, brought, loss] { slices_now(rows, brought, loss); });
+}
+
+template <Element T>
 void count_correct(Stream& stream, const CrossEntropyRows<T>& rows, double* correct, std::size_t among) {
   check(stream, rows);
   if (on_cuda(stream)) {
@@ -277,6 +345,19 @@ typename CrossEntropy<T>::Saved CrossEntropy<T>::forward(Window& window, Activat
 }
 
 template <Element T>
+std::span<const Arithmetic<T>> CrossEntropy<T>::of_slice(Window& window, ActivationStack& stack, Saved& saved,
+                                                         MatrixView<const T> logits, const Targets& targets,
+                                                         std::size_t stride, const SliceOfClasses& slice) {
+  saved.rows = rows_of(window, logits, targets, stride);
+  saved.rows.statistics = stack.push<Arithmetic<T>>(cross_entropy_statistics(logits.rows, smoothing_)).data();
+  saved.rows.all_classes = slice.all;
+  saved.rows.first_class = slice.first;
+  const std::span<Arithmetic<T>> brought = stack.push<Arithmetic<T>>(3 * logits.rows);
+  enqueue(window, cross_entropy_of_slice<T>, saved.rows, brought.data());
+  return brought;
+}
+
+template <Element T>
 void CrossEntropy<T>::backward(Window& window, ActivationStack&, const Saved& saved, MatrixView<T> dlogits) {
   enqueue(window, cross_entropy_backward<T>, saved.rows, window.loss_scale(), dlogits);
 }
@@ -291,13 +372,16 @@ void CrossEntropy<T>::at_once(Window& window, ActivationStack& stack, MatrixView
   enqueue(window, cross_entropy_at_once<T>, rows, loss, window.loss_scale(), logits);
 }
 
-#define TESSERA_CROSS_ENTROPY(T)                                                                             \
-  template TESSERA_EXPORTED void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*); \
-  template TESSERA_EXPORTED void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*,   \
-                                                        MatrixView<T>);                                      \
-  template TESSERA_EXPORTED void cross_entropy_at_once(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*,  \
-                                                       const float*, MatrixView<T>);                         \
-  template TESSERA_EXPORTED void count_correct(Stream&, const CrossEntropyRows<T>&, double*, std::size_t);   \
+#define TESSERA_CROSS_ENTROPY(T)                                                                                 \
+  template TESSERA_EXPORTED void cross_entropy_forward(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*);     \
+  template TESSERA_EXPORTED void cross_entropy_backward(Stream&, const CrossEntropyRows<T>&, const float*,       \
+                                                        MatrixView<T>);                                          \
+  template TESSERA_EXPORTED void cross_entropy_at_once(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*,      \
+                                                       const float*, MatrixView<T>);                             \
+  template TESSERA_EXPORTED void cross_entropy_of_slice(Stream&, const CrossEntropyRows<T>&, Arithmetic<T>*);    \
+  template TESSERA_EXPORTED void cross_entropy_of_slices(Stream&, const CrossEntropyRows<T>&,                    \
+                                                         const BroughtBySlices<Arithmetic<T>>&, Arithmetic<T>*); \
+  template TESSERA_EXPORTED void count_correct(Stream&, const CrossEntropyRows<T>&, double*, std::size_t);       \
   template class CrossEntropy<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_CROSS_ENTROPY)
 

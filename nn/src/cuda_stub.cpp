@@ -29,6 +29,8 @@ void embedding_backward(void*, const EmbeddingBackwardRows&) { refuse(); }
 void cross_entropy_forward(void*, const CrossEntropyArguments&, float*) { refuse(); }
 void cross_entropy_backward(void*, const CrossEntropyArguments&, const CrossEntropyGradient&) { refuse(); }
 void cross_entropy_at_once(void*, const CrossEntropyArguments&, float*, const CrossEntropyGradient&) { refuse(); }
+void cross_entropy_of_slice(void*, const CrossEntropyArguments&, float*) { refuse(); }
+void cross_entropy_of_slices(void*, const CrossEntropyArguments&, const BroughtClasses&, float*) { refuse(); }
 void count_correct(void*, const CrossEntropyArguments&, double*, std::size_t) { refuse(); }
 
 namespace attentions {

@@ -45,15 +45,27 @@ void check_positions(const Sequences& of, std::size_t context) {
   }
 }
 
+// Beyond the table for ids of another slice.
+template <typename Operation>
+std::size_t place_in_table(const Operation& of, std::size_t row) {
+  return static_cast<std::size_t>(of.ids[row]) - of.first_id;
+}
+
 template <Element T>
 void forward_now(const EmbeddingForward<T>& of, const RowTable& run) {
   const std::size_t dim = of.y.columns;
-  check_ids(of.ids, of.y.rows, of.table.rows);
+  if (!of.is_slice) check_ids(of.ids, of.y.rows, of.table.rows);
   const auto embed = [&](std::size_t row) {
-    const T* token = of.table.data + static_cast<std::size_t>(of.ids[row]) * dim;
+    const std::size_t id = place_in_table(of, row);
     T* const y = of.y.data + row * dim;
-    if (of.positions.data == nullptr) return void(std::copy_n(token, dim, y));
-    const T* position = of.positions.data + (of.first_position + row % of.sequence) * dim;
+    const T* position =
+        of.positions.data == nullptr ? nullptr : of.positions.data + (of.first_position + row % of.sequence) * dim;
+    if (id >= of.table.rows) {
+      position == nullptr ? void(std::fill_n(y, dim, T{})) : void(std::copy_n(position, dim, y));
+      return;
+    }
+    const T* token = of.table.data + id * dim;
+    if (position == nullptr) return void(std::copy_n(token, dim, y));
     run.add({.format = format_of<T>, .a = token, .b = position, .y = y, .count = dim});
   };
   parallel::in_shares(shares_of_rows(of.y.rows, dim), [&](std::size_t begin, std::size_t end, std::size_t) {
@@ -67,13 +79,20 @@ struct RowsById {
   std::int32_t* row_of;  // [rows]
 };
 
-RowsById sort_rows(const std::int32_t* ids, std::size_t rows, std::size_t vocabulary, std::int32_t* scratch) {
-  const RowsById sorted{scratch, scratch + vocabulary + 1};
+template <Element T>
+RowsById sort_rows(const EmbeddingBackward<T>& of) {
+  const std::size_t vocabulary = of.dtable.rows;
+  const RowsById sorted{of.scratch, of.scratch + vocabulary + 1};
   std::fill_n(sorted.starts, vocabulary + 1, 0);
-  for (std::size_t row = 0; row < rows; ++row) ++sorted.starts[ids[row]];
+  for (std::size_t row = 0; row < of.dy.rows; ++row) {
+    if (const std::size_t id = place_in_table(of, row); id < vocabulary) ++sorted.starts[id];
+  }
   std::int32_t end = 0;
   for (std::size_t id = 0; id <= vocabulary; ++id) sorted.starts[id] = end += sorted.starts[id];
-  for (std::size_t row = rows; row-- > 0;) sorted.row_of[--sorted.starts[ids[row]]] = static_cast<std::int32_t>(row);
+  for (std::size_t row = of.dy.rows; row-- > 0;) {
+    const std::size_t id = place_in_table(of, row);
+    if (id < vocabulary) sorted.row_of[--sorted.starts[id]] = static_cast<std::int32_t>(row);
+  }
   return sorted;
 }
 
@@ -81,7 +100,7 @@ RowsById sort_rows(const std::int32_t* ids, std::size_t rows, std::size_t vocabu
 template <Element T>
 void table_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
   const std::size_t dim = of.dy.columns;
-  const RowsById sorted = sort_rows(of.ids, of.dy.rows, of.dtable.rows, of.scratch);
+  const RowsById sorted = sort_rows(of);
   const auto shares = shares_of_columns(dim, of.dy.rows + of.dtable.rows);
   parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t) {
     for (std::size_t id = 0; id < of.dtable.rows; ++id) {
@@ -131,7 +150,9 @@ cuda::EmbeddingForwardRows cuda_rows(const EmbeddingForward<T>& of) {
           .first_position = of.first_position,
           .rows = of.y.rows,
           .vocabulary = of.table.rows,
-          .dim = of.y.columns};
+          .dim = of.y.columns,
+          .is_slice = of.is_slice,
+          .first_id = of.first_id};
 }
 
 template <Element T>
@@ -148,7 +169,8 @@ cuda::EmbeddingBackwardRows cuda_rows(const EmbeddingBackward<T>& of) {
           .context = of.dpositions.rows,
           .dim = of.dy.columns,
           .accumulate = of.accumulate,
-          .scratch = of.scratch};
+          .scratch = of.scratch,
+          .first_id = of.first_id};
 }
 
 }  // namespace
@@ -183,7 +205,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
                     [rows = cuda_rows(of)](void* native) { cuda::embedding_backward(native, rows); });
   }
   stream.submit([of, &run = active_rows()] {
-    check_ids(of.ids, of.dy.rows, of.dtable.rows);
+    if (!of.is_slice) check_ids(of.ids, of.dy.rows, of.dtable.rows);
     if (of.dtable.data != nullptr) table_gradient(of, run);
     if (of.dpositions.data != nullptr) position_gradient(of, run);
   });
@@ -197,8 +219,26 @@ template <Element T>
 Embedding<T>::Embedding(const EmbeddingShape& shape, std::size_t drop_place)
     : shape_(shape),
       drop_place_(drop_place),
-      table_({shape.vocabulary, shape.dim}, Initial::normal(0.0f, 0.02f)),
-      positions_({shape.context, shape.dim}, Initial::normal(0.0f, 0.02f)) {}
+      ids_(shape.slices.part_of(shape.vocabulary, shape.slices.part(shape.vocabulary))),
+      table_({shape.slices.part(shape.vocabulary), shape.dim}, Initial::normal(0.0f, 0.02f),
+             {.slice = shape.slices.any() ? std::optional(plan::Slice{0, shape.vocabulary}) : std::nullopt}),
+      positions_({shape.context, shape.dim}, Initial::normal(0.0f, 0.02f), alike_on(shape.slices)) {
+  const std::size_t each = shape.slices.part(shape.vocabulary);
+  if (!shape.slices.any() || each * (shape.slices.count - 1) < shape.vocabulary) return;
+  throw UsageError(fmt::format("embedding: {} ids in {} slices of {}: the last would have none", shape.vocabulary,
+                               shape.slices.count, each));
+}
+
+// Rows beyond the last id are zero.
+template <Element T>
+MatrixView<T> Embedding<T>::table_gradient(Window& window) const {
+  T* const gradient = gradient_of<T>(window, table_);
+  const std::size_t padding = table_.elements() - ids_.count * shape_.dim;
+  if (gradient != nullptr && padding > 0) {
+    kernels::fill_zero(window.stream(), gradient + ids_.count * shape_.dim, Bytes(padding * sizeof(T)));
+  }
+  return {gradient, ids_.count, shape_.dim};
+}
 
 template <Element T>
 void Embedding<T>::visit(ModuleVisitor& visitor) {
@@ -212,28 +252,34 @@ typename Embedding<T>::Saved Embedding<T>::forward(Window& window, ActivationSta
   if (window.computes() && ids.size() != y.rows) {
     throw UsageError(fmt::format("embedding: {} ids, but y has {} rows", ids.size(), y.rows));
   }
+  const bool has_positions = shape_.slices.place == 0;  // one slice of the sum
+  const T* const positions = parameter_of<T>(window, positions_);
   enqueue(window, embedding_forward<T>,
           {.table = table(window),
-           .positions = {parameter_of<T>(window, positions_), shape_.context, shape_.dim},
+           .positions = {has_positions ? positions : nullptr, shape_.context, shape_.dim},
            .ids = ids.data(),
            .sequence = sequences.length,
-           .y = y});
-  enqueue(window, dropout<T>, sequences.dropout_at(drop_place_), y, y);
+           .y = y,
+           .is_slice = shape_.slices.any(),
+           .first_id = ids_.first});
+  if (!shape_.slices.any()) enqueue(window, dropout<T>, sequences.dropout_at(drop_place_), y, y);
   return {.ids = ids.data(), .sequences = sequences};
 }
 
 template <Element T>
 void Embedding<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
   const ScratchScope scratch(stack);
-  const std::size_t room = embedding_scratch(dy.rows, shape_.vocabulary, device_of(window, stack));
-  enqueue(window, dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
+  const std::size_t room = embedding_scratch(dy.rows, ids_.count, device_of(window, stack));
+  if (!shape_.slices.any()) enqueue(window, dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
   enqueue(window, embedding_backward<T>,
           {.ids = saved.ids,
            .sequence = saved.sequences.length,
            .dy = dy,
-           .dtable = {gradient_of<T>(window, table_), shape_.vocabulary, shape_.dim},
+           .dtable = table_gradient(window),
            .dpositions = {gradient_of<T>(window, positions_), shape_.context, shape_.dim},
-           .scratch = stack.push<std::int32_t>(room).data()});
+           .scratch = stack.push<std::int32_t>(room).data(),
+           .is_slice = shape_.slices.any(),
+           .first_id = ids_.first});
 }
 
 // Padded where products are faster on aligned rows.
@@ -241,15 +287,15 @@ template <Element T>
 typename Embedding<T>::Logits Embedding<T>::push_logits(Window& window, ActivationStack& stack,
                                                         std::size_t rows) const {
   constexpr std::size_t unit = 128;
-  if (device_of(window, stack) == DeviceKind::cpu) return {stack.push<T>(rows, shape_.vocabulary), 0};
-  const std::size_t stride = (shape_.vocabulary + unit - 1) / unit * unit;
-  return {{stack.push<T>(rows * stride).data(), rows, shape_.vocabulary}, stride};
+  if (device_of(window, stack) == DeviceKind::cpu) return {stack.push<T>(rows, ids_.count), 0};
+  const std::size_t stride = (ids_.count + unit - 1) / unit * unit;
+  return {{stack.push<T>(rows * stride).data(), rows, ids_.count}, stride};
 }
 
 template <Element T>
 void Embedding<T>::form_logits(Window& window, ActivationStack& stack, MatrixView<const T> x, const Logits& to) {
   const ScratchScope scope(stack);
-  const std::size_t room = linear_scratch<T>(x.rows, shape_.dim, shape_.vocabulary, device_of(window, stack));
+  const std::size_t room = linear_scratch<T>(x.rows, shape_.dim, ids_.count, device_of(window, stack));
   enqueue(window, linear_forward<T>,
           {.x = x,
            .weight = table(window),
@@ -262,14 +308,14 @@ template <Element T>
 void Embedding<T>::backward_of(Window& window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
                                MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const std::size_t room = linear_scratch<T>(saved.x.rows, shape_.dim, shape_.vocabulary, device_of(window, stack));
+  const std::size_t room = linear_scratch<T>(saved.x.rows, shape_.dim, ids_.count, device_of(window, stack));
   enqueue(window, linear_backward<T>,
           {.x = saved.x,
            .weight = table(window),
            .dy = gradient.matrix,
            .dx = dx,
            .dy_stride = gradient.stride,
-           .dweight = gradient_of<T>(window, table_),
+           .dweight = table_gradient(window).data,
            .scratch = stack.push<float>(room).data()});
 }
 
@@ -294,6 +340,11 @@ typename Embedding<T>::SavedLoss Embedding<T>::forward(Window& window, Activatio
   form_logits(window, stack, x, logits);
   SavedLoss saved{.linear = {x}, .prediction = prediction, .stride = logits.stride};
   saved.prediction.logits = logits.matrix;
+  if (shape_.slices.any()) {
+    saved.of_slice = loss_.of_slice(window, stack, saved.loss, logits.matrix, prediction.targets, logits.stride,
+                                    {.first = ids_.first, .all = shape_.vocabulary});
+    return saved;
+  }
   if (prediction.at_once) return saved;
   saved.loss = loss_.forward(window, stack, logits.matrix, prediction.targets, prediction.loss, logits.stride);
   return saved;
@@ -302,7 +353,7 @@ typename Embedding<T>::SavedLoss Embedding<T>::forward(Window& window, Activatio
 template <Element T>
 void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
   const Prediction<T>& of = saved.prediction;
-  if (of.at_once) {
+  if (of.at_once && !shape_.slices.any()) {
     loss_.at_once(window, stack, of.logits, of.targets, of.loss, saved.stride);
   } else {
     loss_.backward(window, stack, saved.loss, of.logits);

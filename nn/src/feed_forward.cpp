@@ -8,8 +8,9 @@ namespace tessera::nn {
 
 template <Element T>
 FeedForward<T>::FeedForward(const FeedForwardOptions& options)
-    : fc_(options.dim, options.hidden, normal_weights(transformer_deviation)),
-      proj_(options.hidden, options.dim, normal_weights(options.projection_deviation)) {}
+    : slices_(options.slices),
+      fc_(options.dim, options.hidden, normal_weights(transformer_deviation, slices_, LinearCut::outputs)),
+      proj_(options.hidden, options.dim, normal_weights(options.projection_deviation, slices_, LinearCut::inputs)) {}
 
 template <Element T>
 void FeedForward<T>::visit(ModuleVisitor& visitor) {
@@ -19,9 +20,10 @@ void FeedForward<T>::visit(ModuleVisitor& visitor) {
 
 template <Element T>
 typename FeedForward<T>::Saved FeedForward<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x,
-                                                       Target<T> y) {
-  const auto sums = stack.push<T>(x.rows, fc_.out());
-  const auto bent = stack.push<T>(x.rows, fc_.out());
+                                                       Target<T> y, std::size_t all) {
+  const std::size_t rows = slices_.any() ? all : x.rows;
+  const auto sums = stack.push<T>(rows, fc_.out());
+  const auto bent = stack.push<T>(rows, fc_.out());
   return {.fc = fc_.forward(window, stack, x, sums, bent), .sums = sums, .proj = proj_.forward(window, stack, bent, y)};
 }
 
@@ -29,7 +31,7 @@ template <Element T>
 void FeedForward<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                               MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const auto dsums = stack.push<T>(dy.rows, fc_.out());
+  const auto dsums = stack.push<T>(saved.sums.rows, fc_.out());
   proj_.backward(window, stack, saved.proj, dy, dsums, saved.sums);
   fc_.backward(window, stack, saved.fc, dsums, dx);
 }

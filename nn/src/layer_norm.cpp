@@ -69,12 +69,18 @@ std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim, DeviceKind dev
 }
 
 template <Element T>
-LayerNorm<T>::LayerNorm(std::size_t dim) : weight_({dim}, Initial::ones()), bias_({dim}, Initial::zeros()) {}
+LayerNorm<T>::LayerNorm(std::size_t dim, const Slices& slices)
+    : weight_({dim}, Initial::ones(), alike_on(slices)), bias_({dim}, Initial::zeros(), alike_on(slices)) {
+  if (slices.any()) {
+    sums_.emplace(2 * dim, sliced_collective<T>(CollectiveKind::all_reduce, CollectiveWindows::backward));
+  }
+}
 
 template <Element T>
 void LayerNorm<T>::visit(ModuleVisitor& visitor) {
   visitor("weight", weight_);
   visitor("bias", bias_);
+  if (sums_) visitor("gradients", *sums_);
 }
 
 template <Element T>
@@ -108,6 +114,10 @@ void LayerNorm<T>::backward_with(Window& window, ActivationStack& stack, const S
                                  const Gradients& gradients) {
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(layer_norm_scratch(saved.x.rows, saved.x.columns, device_of(window, stack)));
+  const std::size_t dim = saved.x.columns;
+  T* const dweight = gradient_of<T>(window, weight_);
+  T* const dbias = gradient_of<T>(window, bias_);
+  T* const parts = sums_ ? window.contribution<T>(*sums_).data() : nullptr;
   enqueue(window, layer_norm_backward<T>,
           {.x = saved.x,
            .weight = parameter_of<T>(window, weight_),
@@ -116,9 +126,15 @@ void LayerNorm<T>::backward_with(Window& window, ActivationStack& stack, const S
            .dy = gradients.dy,
            .residual = gradients.residual,
            .dx = gradients.dx,
-           .dweight = gradient_of<T>(window, weight_),
-           .dbias = gradient_of<T>(window, bias_),
+           .dweight = sums_ ? parts : dweight,
+           .dbias = sums_ && parts != nullptr ? parts + dim : dbias,
            .scratch = scratch.data()});
+  if (!sums_) return;
+  const T* const sums = window.collect<T>(*sums_).first;
+  if (!window.computes()) return;
+  for (const auto& [to, from] : {std::pair(dweight, sums), std::pair(dbias, sums + dim)}) {
+    if (to != nullptr) kernels::copy(window.stream(), to, from, Bytes(dim * sizeof(T)));
+  }
 }
 
 #define TESSERA_LAYER_NORM(T)                                                               \

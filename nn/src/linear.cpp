@@ -13,6 +13,7 @@
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/nn/dropout.hpp"
 #include "tessera/nn/tf32.hpp"
 
 namespace tessera::nn {
@@ -186,48 +187,113 @@ std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out, D
   return std::max({gemm_scratch<T>(batch, out, in), gemm_scratch<T>(out, in, batch), gemm_scratch<T>(batch, in, out)});
 }
 
-template <Element T>
-Linear<T>::Linear(std::size_t in, std::size_t out, const LinearOptions& options)
-    : in_(in), out_(out), weight_({out, in}, options.initial_weight.value_or(Initial::fan_in(in))) {
-  if (options.bias) bias_.emplace(Shape{out}, options.initial_bias.value_or(Initial::fan_in(in)));
+namespace {
+
+std::optional<plan::Slice> slice_of(const LinearOptions& options, std::size_t in, std::size_t out, bool bias) {
+  if (options.cut == LinearCut::outputs) return plan::Slice{0, out, options.blocks};
+  if (options.cut == LinearCut::inputs) return bias ? plan::Slice{} : plan::Slice{1, in};
+  return std::nullopt;
 }
 
+LinearOptions settled(LinearOptions options) {
+  if (!options.slices.any()) options.cut = LinearCut::none;
+  return options;
+}
+
+}  // namespace
+
+template <Element T>
+Linear<T>::Linear(std::size_t in, std::size_t out, const LinearOptions& given)
+    : cut_(settled(given).cut),
+      has_bias_here_(cut_ != LinearCut::inputs || given.slices.place == 0),
+      in_(cut_ == LinearCut::inputs ? given.slices.part(in) : in),
+      out_(cut_ == LinearCut::outputs ? given.slices.part(out / given.blocks) * given.blocks : out),
+      weight_({out_, in_}, given.initial_weight.value_or(Initial::fan_in(in)),
+              {.slice = slice_of(settled(given), in, out, false)}) {
+  if (given.bias) {
+    bias_.emplace(Shape{out_}, given.initial_bias.value_or(Initial::fan_in(in)),
+                  ParameterOptions{.slice = slice_of(settled(given), in, out, true)});
+  }
+  if (cut_ == LinearCut::none) return;
+  const bool outputs = cut_ == LinearCut::outputs;
+  gathered_.emplace(CollectiveKind::all_gather, given.slices, outputs ? in : out,
+                    outputs ? CollectiveWindows::both : CollectiveWindows::backward);
+  scattered_.emplace(CollectiveKind::reduce_scatter, given.slices, outputs ? in : out,
+                     outputs ? CollectiveWindows::backward : CollectiveWindows::forward);
+}
+
+// Collectives come in this order in forward windows, and in reverse in backward ones.
 template <Element T>
 void Linear<T>::visit(ModuleVisitor& visitor) {
   visitor("weight", weight_);
   if (bias_) visitor("bias", *bias_);
+  if (scattered_) scattered_->visit(visitor, cut_ == LinearCut::outputs ? "dx" : "y");
+  if (gathered_) gathered_->visit(visitor, cut_ == LinearCut::outputs ? "x" : "dy");
 }
 
 template <Element T>
-typename Linear<T>::Saved Linear<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
-                                             MatrixView<T> gelu) {
+void Linear<T>::multiply(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
+                         MatrixView<T> gelu) {
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(linear_scratch<T>(x.rows, in_, out_, device_of(window, stack)));
   enqueue(window, linear_forward<T>,
           {.x = x,
            .weight = weight(window),
-           .bias = bias_ ? parameter_of<T>(window, *bias_) : nullptr,
+           .bias = bias_ && has_bias_here_ ? parameter_of<T>(window, *bias_) : nullptr,
            .y = y.to,
            .gelu = gelu,
            .residual = y.plus,
            .scratch = scratch.data()});
+}
+
+template <Element T>
+typename Linear<T>::Saved Linear<T>::forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
+                                             MatrixView<T> gelu) {
+  if (cut_ != LinearCut::inputs) {
+    const bool gathers = cut_ == LinearCut::outputs;
+    multiply(window, stack, gathers ? gathered_->gather(window, x, y.to.rows) : x, y, gelu);
+    return {x};
+  }
+  multiply(window, stack, x, scattered_->summand(window, x.rows), {});
+  const MatrixView<const T> sum = scattered_->scatter(window, x.rows);
+  if (y.plus.columns == 0) {
+    SlicedRows<T>::copy(window, sum, y.to);
+  } else {
+    enqueue(window, add_dropped<T>, {.residual = y.plus, .x = sum, .y = y.to});
+  }
   return {x};
 }
 
 template <Element T>
+void Linear<T>::multiply_back(Window& window, ActivationStack& stack, const LinearBackward<T>& of,
+                              const Wanted& wanted) {
+  const ScratchScope scope(stack);
+  const auto scratch = stack.push<float>(linear_scratch<T>(of.dy.rows, in_, out_, device_of(window, stack)));
+  LinearBackward<T> all = of;
+  all.weight = weight(window);
+  all.dx = wanted.dx;
+  if (wanted.weights) {
+    all.dweight = gradient_of<T>(window, weight_);
+    all.dbias = bias_ ? gradient_of<T>(window, *bias_) : nullptr;
+  }
+  all.scratch = scratch.data();
+  enqueue(window, linear_backward<T>, all);
+}
+
+// Every rank forms the gradient of a bias that all have from all rows.
+template <Element T>
 void Linear<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                          MatrixView<T> dx, MatrixView<const T> gelu_x) {
-  const ScratchScope scope(stack);
-  const auto scratch = stack.push<float>(linear_scratch<T>(dy.rows, in_, out_, device_of(window, stack)));
-  enqueue(window, linear_backward<T>,
-          {.x = saved.x,
-           .weight = weight(window),
-           .dy = dy,
-           .dx = dx,
-           .gelu_x = gelu_x,
-           .dweight = gradient_of<T>(window, weight_),
-           .dbias = bias_ ? gradient_of<T>(window, *bias_) : nullptr,
-           .scratch = scratch.data()});
+  if (cut_ != LinearCut::outputs) {
+    const bool gathers = cut_ == LinearCut::inputs;
+    const MatrixView<const T> all = gathers ? gathered_->gather(window, dy, saved.x.rows) : dy;
+    const LinearBackward<T> of{.x = saved.x, .weight = {}, .dy = all, .dx = {}, .gelu_x = gelu_x};
+    return multiply_back(window, stack, of, {.dx = dx, .weights = true});
+  }
+  const LinearBackward<T> of{.x = gathered_->gather(window, saved.x, dy.rows), .weight = {}, .dy = dy, .dx = {}};
+  multiply_back(window, stack, of, {.dx = {}, .weights = true});
+  multiply_back(window, stack, of, {.dx = scattered_->summand(window, dy.rows), .weights = false});
+  SlicedRows<T>::copy(window, scattered_->scatter(window, dy.rows), dx);
 }
 
 #define TESSERA_LINEAR(T)                                                                                     \

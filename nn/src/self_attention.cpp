@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "src/operation.hpp"
 #include "src/transformer_initial.hpp"
 #include "tessera/base/error.hpp"
@@ -12,11 +15,18 @@ namespace tessera::nn {
 template <Element T>
 SelfAttention<T>::SelfAttention(const SelfAttentionOptions& options)
     : options_(options),
-      attn_(options.dim, 3 * options.dim, normal_weights(transformer_deviation)),
-      proj_(options.dim, options.dim, normal_weights(options.projection_deviation)) {
+      attn_(options.dim, 3 * options.dim, normal_weights(transformer_deviation, options.slices, LinearCut::outputs, 3)),
+      proj_(options.dim, options.dim, normal_weights(options.projection_deviation, options.slices, LinearCut::inputs)) {
   if (options.heads == 0 || options.dim % options.heads != 0) {
     throw UsageError(
         fmt::format("attention: heads must divide dim, but {} does not divide {}", options.heads, options.dim));
+  }
+  if (options.heads > std::numeric_limits<std::uint16_t>::max()) {
+    throw UsageError(fmt::format("attention: {} heads are more than 65535", options.heads));
+  }
+  if (options.heads % options.slices.count != 0) {
+    throw UsageError(
+        fmt::format("attention: {} slices do not divide its {} heads", options.slices.count, options.heads));
   }
 }
 
@@ -33,18 +43,21 @@ AttentionShape SelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch&
   }
   return {.sequences = rows / sequences.length,
           .sequence = sequences.length,
-          .heads = options_.heads,
+          .heads = options_.heads / options_.slices.count,
           .head_dim = options_.dim / options_.heads,
-          .causal = options_.causal};
+          .causal = options_.causal,
+          .heads_of_mask = static_cast<std::uint16_t>(options_.heads),
+          .first_head = static_cast<std::uint16_t>(options_.heads / options_.slices.count * options_.slices.place)};
 }
 
 template <Element T>
 typename SelfAttention<T>::Saved SelfAttention<T>::forward(Window& window, ActivationStack& stack,
                                                            MatrixView<const T> x, Target<T> y,
                                                            const SequenceBatch& sequences) {
-  const AttentionShape shape = shape_of(x.rows, sequences);
-  const auto qkv = stack.push<T>(x.rows, 3 * options_.dim);
-  const auto out = stack.push<T>(x.rows, options_.dim);
+  const std::size_t rows = options_.slices.any() ? sequences.rows : x.rows;
+  const AttentionShape shape = shape_of(rows, sequences);
+  const auto qkv = stack.push<T>(rows, 3 * dim());
+  const auto out = stack.push<T>(rows, dim());
   const auto statistics = stack.push<Arithmetic<T>>(shape.statistics());
   const auto saved_attn = attn_.forward(window, stack, x, qkv);
   {
@@ -69,11 +82,12 @@ template <Element T>
 void SelfAttention<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                 MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const AttentionShape shape = shape_of(dy.rows, saved.sequences);
-  const auto dqkv = stack.push<T>(dy.rows, 3 * options_.dim);
+  const std::size_t rows = saved.qkv.rows;
+  const AttentionShape shape = shape_of(rows, saved.sequences);
+  const auto dqkv = stack.push<T>(rows, 3 * dim());
   {
     const ScratchScope scratch(stack);
-    const auto dout = stack.push<T>(dy.rows, options_.dim);
+    const auto dout = stack.push<T>(rows, dim());
     proj_.backward(window, stack, saved.proj, dy, dout);
     const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, device_of(window, stack)));
     enqueue(window, attention_backward<T>,

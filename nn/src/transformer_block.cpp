@@ -28,16 +28,19 @@ MatrixView<const T> dropped(Window& window, const Dropout& dropout, MatrixView<c
 template <Element T>
 TransformerBlock<T>::TransformerBlock(const TransformerShape& shape, std::size_t index)
     : index_(index),
-      ln_1_(shape.dim),
+      slices_(shape.slices),
+      ln_1_(shape.dim, shape.slices),
       attn_({.dim = shape.dim,
              .heads = shape.heads,
              .projection_deviation = projection_deviation(shape),
              .drop_place = 3 * index + 1,
-             .causal = shape.causal}),
-      ln_2_(shape.dim),
+             .causal = shape.causal,
+             .slices = shape.slices}),
+      ln_2_(shape.dim, shape.slices),
       mlp_({.dim = shape.dim,
             .hidden = shape.hidden == 0 ? 4 * shape.dim : shape.hidden,
-            .projection_deviation = projection_deviation(shape)}) {}
+            .projection_deviation = projection_deviation(shape),
+            .slices = shape.slices}) {}
 
 template <Element T>
 void TransformerBlock<T>::visit(ModuleVisitor& visitor) {
@@ -61,7 +64,8 @@ typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(Window& window,
   };
   const auto add_dropped_to = [&](MatrixView<T> to, MatrixView<const T> residual, std::size_t place) {
     if (!drops) return;
-    enqueue(window, add_dropped<T>, {.residual = residual, .x = to, .y = to, .dropout = sequences.dropout_at(place)});
+    enqueue(window, add_dropped<T>,
+            {.residual = residual, .x = to, .y = to, .dropout = sequences.dropout_at(place, first_row(sequences))});
   };
   Saved saved;
   saved.sequences = sequences;
@@ -69,7 +73,7 @@ typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(Window& window,
   saved.attn = attn_.forward(window, stack, normal_x, onto(h, x), sequences);
   add_dropped_to(h, x, attention_place());
   saved.ln_2 = ln_2_.forward(window, stack, h, normal_h);
-  saved.mlp = mlp_.forward(window, stack, normal_h, onto(y, h));
+  saved.mlp = mlp_.forward(window, stack, normal_h, onto(y, h), sequences.rows);
   add_dropped_to(y, h, mlp_place());
   return saved;
 }
@@ -79,7 +83,7 @@ void TransformerBlock<T>::backward(Window& window, ActivationStack& stack, const
   const ScratchScope scope(stack);
   const auto branch = stack.push<T>(gradient.rows, gradient.columns);
   const auto of = [&](std::size_t place) {
-    return dropped<T>(window, saved.sequences.dropout_at(place), gradient, branch);
+    return dropped<T>(window, saved.sequences.dropout_at(place, first_row(saved.sequences)), gradient, branch);
   };
   mlp_.backward(window, stack, saved.mlp, of(mlp_place()), branch);
   ln_2_.add_backward(window, stack, saved.ln_2, branch, gradient);

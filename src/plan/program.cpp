@@ -240,11 +240,10 @@ class Checker {
 
   void require_all_trained() const {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-      if (!units_[unit].trained || trainers_[unit] != no_program) continue;
+      if (!units_[unit].trained || !units_[unit].parameters || trainers_[unit] != no_program) continue;
       if (programs_.size() == 1 && !programs_.front().trains)
         throw UsageError(
             fmt::format("program: {} has no backward window: give it one, or freeze its parameters", of(unit)));
-      if (!units_[unit].parameters) continue;
       throw UsageError(fmt::format("no program trains {}: name it in one, or freeze its parameters", of(unit)));
     }
   }

@@ -61,6 +61,12 @@ class OnCuda(unittest.TestCase):
                 with self.subTest(precision=precision, ranks=ranks, strategy=strategy):
                     self.assertEqual(self.gpt(*common, "--strategy", strategy), (losses, weights))
 
+    def test_slices_of_the_gpt_follow_the_cpu(self):
+        for precision in ["bf16"] if REDUCED else ["fp32", "bf16"]:
+            common = ["--steps", 3, "--precision", precision, "--mesh", "shard=1,tensor=3"]
+            losses, _ = self.gpt(*common)
+            self.check_follows(losses, self.gpt(*common, device="cpu")[0], precision)
+
     def test_accumulation_and_recomputation_leave_the_bits_alone(self):
         common = ["--steps", 3, "--ranks", 2, "--accumulate", 2, "--accumulate-mode", "local"]
         expected = self.gpt(*common, "--strategy", "ddp")

@@ -295,12 +295,20 @@ inline Model sliced_model() {
   for (const std::size_t slice : {std::size_t{1}, std::size_t{2}}) {
     units[slice].apart = Axis::tensor;
     units[slice].prefix = units[slice].name + ".";
+    units[slice].parameters.front().slice = Slice{};
   }
   units[2].buffers = {{"u2.state", {5}}};
   units[1].collectives = {
-      {.name = "u1.a", .kind = CollectiveKind::all_reduce, .type = DType::fp32, .elements = 9, .axes = Axis::tensor}};
+      {.name = "u1.a", .kind = CollectiveKind::all_reduce, .type = DType::fp32, .elements = 9, .axes = Axis::tensor},
+      {.name = "u1.b", .type = DType::bf16, .elements = 6, .axes = Axis::tensor}};
   units[2].collectives = {
-      {.name = "u2.a", .kind = CollectiveKind::all_to_all, .type = DType::bf16, .elements = 5, .axes = Axis::tensor}};
+      {.name = "u2.a", .kind = CollectiveKind::all_to_all, .type = DType::bf16, .elements = 5, .axes = Axis::tensor},
+      {.name = "u2.b",
+       .kind = CollectiveKind::reduce_scatter,
+       .type = DType::bf16,
+       .elements = 8,
+       .backward = false,
+       .axes = Axis::tensor}};
   units[3].collectives = {{.name = "u3.a", .elements = 3, .axes = AxisSet::all() - Axis::tensor}};
   return {"sliced", std::move(units), Program::chain(4)};
 }

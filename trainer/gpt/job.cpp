@@ -171,6 +171,7 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   options.run.batch = 4;
   options.run.adamw_learning_rate = 0.003;
   options.run.weight_decay = 0.1;
+  options.run.mesh_axes = options.run.mesh_axes | tessera::Axis::tensor;
   options.run.undecayed = {"*bias", "*.ln_*", "final.*"};
   Given given;
   CommandLine line(description, footer);
@@ -228,7 +229,20 @@ GptShape shape_of(const GptOptions& options, const TokenData& data) {
           .dropout_seed = options.run.seed,
           .activation_checkpointing = options.activation_checkpointing,
           .blocks_save_inputs = options.run.offload.activations == tessera::MemorySpace::host,
-          .fp32_units = options.fp32_units};
+          .fp32_units = options.fp32_units,
+          .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
+          .batch = options.run.batch};
+}
+
+void require_slices(const GptShape& shape) {
+  if (shape.heads % shape.slices != 0) {
+    throw OptionError(
+        fmt::format("--mesh: {} ranks along tensor do not divide the {} of --heads", shape.slices, shape.heads));
+  }
+  const std::size_t each = (shape.vocabulary + shape.slices - 1) / shape.slices;
+  if (each * (shape.slices - 1) < shape.vocabulary) return;
+  throw OptionError(fmt::format("--mesh: {} ids of --vocabulary are too few for {} ranks along tensor",
+                                shape.vocabulary, shape.slices));
 }
 
 // A pattern that matches nothing is a mistake.
@@ -293,6 +307,7 @@ Job make_job(const GptOptions& options) {
   if (needs_fingerprint(run)) job.options.run.data_fingerprint = fingerprint_of(path_of(options.data));
   const std::size_t samples = job.data.parts.training.size();
   job.shape = shape_of(options, job.data);
+  require_slices(job.shape);
   require_units(job.shape);
   require_enough_samples(run, job.data.name, samples);
   job.length = run_length(run, steps_per_epoch(run, samples), default_epochs);

@@ -58,7 +58,8 @@ class Evaluation {
 template <typename T>
 class Writer {
  public:
-  Writer(const Job& job, const tessera::World& world) : job_(job), writes_(world.rank() == 0) {}
+  Writer(const Job& job, const tessera::World& world)
+      : job_(job), writes_(job.options.run.data_rank(static_cast<std::size_t>(world.rank())) == 0) {}
 
   // The prompt and `bytes` more, fit for a terminal; empty on other ranks than 0. `draw` tells texts of one run apart.
   // Between steps. Collective; synchronises.
@@ -69,7 +70,7 @@ class Writer {
   void write_byte(Gpt<T>& gpt, tessera::FullyShard& model, double uniform);
 
   const Job& job_;
-  bool writes_;
+  bool writes_;                     // this rank, and those that have other slices of the same text
   std::vector<std::int32_t> text_;  // prompt included
   OnDevice<std::int32_t> seen_;     // the part of it that the model reads
   std::vector<float> logits_;       // of the next token
@@ -155,12 +156,19 @@ using tessera::TokenBatch;
 
 constexpr std::size_t short_sample = 80;  // bytes, with an evaluation
 
+GptShape shape_on(const tessera::World& world, const Job& job) {
+  const tessera::plan::MeshShape mesh = job.options.run.mesh_of_job();
+  GptShape shape = job.shape;
+  shape.slice = mesh.place_of(static_cast<std::size_t>(world.rank()))[static_cast<std::size_t>(tessera::Axis::tensor)];
+  return shape;
+}
+
 template <typename T>
 class GptTraining final : public Training {
  public:
   GptTraining(tessera::World& world, const Job& job)
       : job_(job),
-        gpt_(job.shape),
+        gpt_(shape_on(world, job)),
         evaluation_(job.data.parts.held_out, world, job.options.run),
         writer_(job, world),
         sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)),

@@ -51,7 +51,7 @@ struct KnownKeys {
 
 // The mask's row of a query.
 __device__ inline std::uint64_t mask_row_of(const AttentionTiles& a, const TileOfHead& at, std::size_t query) {
-  return a.mask.first_row + (at.sequence * a.sequence + query) * a.heads + at.head;
+  return a.mask.first_row + (at.sequence * a.sequence + query) * a.mask_step + at.head;
 }
 
 __host__ __device__ inline bool drops(const AttentionTiles& a) { return a.mask.drop_below != 0; }

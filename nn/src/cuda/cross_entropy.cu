@@ -20,7 +20,12 @@ __device__ inline float weight_of(const CrossEntropyArguments& a, std::size_t ro
 
 // False for a label that is no class: its row's loss and gradient become NaN.
 __device__ inline bool label_fits(const CrossEntropyArguments& a, std::size_t row) {
-  return a.labels[row] >= 0 && static_cast<std::size_t>(a.labels[row]) < a.classes;
+  return a.labels[row] >= 0 && static_cast<std::size_t>(a.labels[row]) < a.all_classes;
+}
+
+// Where the row's label stands among these logits; beyond them where it is another slice's.
+__device__ inline std::size_t label_of(const CrossEntropyArguments& a, std::size_t row) {
+  return static_cast<std::size_t>(a.labels[row]) - a.first_class;
 }
 
 // Combines the values of a block: every thread gets the same. All threads call it.
@@ -145,6 +150,49 @@ __global__ void sum_losses(const CrossEntropyArguments a, float* loss) {
   if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(a.denominator));
 }
 
+// A slice of the classes brings three numbers of each row, as [3, batch]: its largest logit, its sum of exponentials, and
+// the label's logit.
+template <typename T>
+__global__ void __launch_bounds__(most_row_threads)
+    slice_statistics(const CrossEntropyArguments a, bool packs, float* brought) {
+  for (std::size_t row = blockIdx.x; row < a.batch; row += gridDim.x) {
+    const RowStatistics of = form_statistics<T>(a, row, packs);
+    if (threadIdx.x != 0) continue;
+    const std::size_t label = label_fits(a, row) ? label_of(a, row) : a.classes;
+    brought[row] = of.largest;
+    brought[a.batch + row] = of.sum;
+    brought[2 * a.batch + row] =
+        label < a.classes ? to_float(static_cast<const T*>(a.logits)[row * a.stride + label]) : 0.0f;
+  }
+}
+
+__device__ double loss_of_slices(const CrossEntropyArguments& a, const BroughtClasses& brought,
+                                 std::size_t row) {
+  const auto at = [&](std::size_t slice, std::size_t number) {
+    return brought.first[slice * brought.stride + number * a.batch + row];
+  };
+  float largest = at(0, 0);
+  double sum = 0.0, of_label = 0.0;
+  for (std::size_t slice = 1; slice < brought.count; ++slice) largest = fmaxf(largest, at(slice, 0));
+  for (std::size_t slice = 0; slice < brought.count; ++slice) {
+    sum += static_cast<double>(at(slice, 1)) * exp(static_cast<double>(at(slice, 0)) - static_cast<double>(largest));
+    of_label += static_cast<double>(at(slice, 2));
+  }
+  a.statistics[2 * row] = largest;
+  a.statistics[2 * row + 1] = static_cast<float>(sum);
+  const float weight = weight_of(a, row);
+  if (weight == 0.0f) return 0.0;
+  if (!label_fits(a, row)) return NAN;
+  return static_cast<double>(weight) * (log(sum) + static_cast<double>(largest) - of_label);
+}
+
+__global__ void combine_slices(const CrossEntropyArguments a, const BroughtClasses brought, float* loss) {
+  double sum = 0.0;
+  for (std::size_t row = threadIdx.x; row < a.batch; row += sum_threads) sum += loss_of_slices(a, brought, row);
+  sum = sum_of_threads(sum);
+  if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(a.denominator));
+}
+
 template <typename T>
 struct RowGradient {
   const T* logits;
@@ -200,7 +248,7 @@ __device__ void form_gradient(const CrossEntropyArguments& a, std::size_t row, c
   const float everywhere = a.smoothing / static_cast<float>(a.classes);
   for_each_pack<T>(a.classes, to.packs,
                    RowGradient<T>{static_cast<const T*>(a.logits) + row * a.stride, gradient,
-                                  static_cast<std::size_t>(a.labels[row]), of.largest, 1.0f / of.sum, factor,
+                                  label_of(a, row), of.largest, 1.0f / of.sum, factor,
                                   1.0f - a.smoothing + everywhere, everywhere});
 }
 
@@ -302,6 +350,19 @@ void cross_entropy_at_once(void* native, const CrossEntropyArguments& a, float* 
     }
     launch(native, {.threads = sum_threads}, sum_losses<T>, a, loss);
   });
+}
+
+void cross_entropy_of_slice(void* native, const CrossEntropyArguments& a, float* brought) {
+  if (a.batch == 0) return;
+  for_element(a.format, [&](auto type) {
+    using T = typename decltype(type)::Element;
+    launch(native, blocks_of_rows(a), slice_statistics<T>, a, has_packs<T>(a, a.logits), brought);
+  });
+}
+
+void cross_entropy_of_slices(void* native, const CrossEntropyArguments& a, const BroughtClasses& brought,
+                             float* loss) {
+  launch(native, {.threads = sum_threads}, combine_slices, a, brought, loss);
 }
 
 void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among) {

@@ -121,6 +121,8 @@ struct EmbeddingForwardRows {
   std::size_t rows;
   std::size_t vocabulary;
   std::size_t dim;
+  bool is_slice;  // of a larger table: rows of other ids have nothing of it
+  std::size_t first_id;
 };
 void embedding_forward(void* native, const EmbeddingForwardRows& a);
 
@@ -139,6 +141,7 @@ struct EmbeddingBackwardRows {
   std::size_t dim;
   bool accumulate;
   std::int32_t* scratch;  // embedding_backward_scratch(rows, vocabulary) numbers
+  std::size_t first_id;
 };
 // Rows are sorted by id, so many bits at a time and in tiles of so many rows.
 inline constexpr unsigned embedding_digit_bits = 8;
@@ -159,8 +162,9 @@ struct AttentionTiles {
   std::size_t head_dim;
   std::size_t queries;  // of each sequence, its last ones; backward: all
   float scale;
-  bool causal;       // keys up to a query's own, or all
-  DropoutMask mask;  // drop_below 0: nothing is dropped
+  bool causal;            // keys up to a query's own, or all
+  DropoutMask mask;       // drop_below 0: nothing is dropped
+  std::size_t mask_step;  // its rows from row to row of qkv: heads, or more
   const void* qkv;
   void* out;          // forward writes it, backward reads it
   float* statistics;  // forward: null when not wanted
@@ -188,7 +192,9 @@ struct CrossEntropyArguments {
   float smoothing;
   std::size_t batch;
   std::size_t classes;
-  std::size_t stride;  // from row to row of logits and their gradients
+  std::size_t stride;       // from row to row of logits and their gradients
+  std::size_t all_classes;  // of which these are some, from one on
+  std::size_t first_class;
 };
 void cross_entropy_forward(void* native, const CrossEntropyArguments& a, float* loss);
 struct CrossEntropyGradient {
@@ -197,6 +203,14 @@ struct CrossEntropyGradient {
 };
 void cross_entropy_backward(void* native, const CrossEntropyArguments& a, const CrossEntropyGradient& to);
 void cross_entropy_at_once(void* native, const CrossEntropyArguments& a, float* loss, const CrossEntropyGradient& to);
+// Those of each slice, `stride` numbers from the ones before.
+struct BroughtClasses {
+  const float* first;
+  std::size_t stride;
+  std::size_t count;
+};
+void cross_entropy_of_slice(void* native, const CrossEntropyArguments& a, float* brought);
+void cross_entropy_of_slices(void* native, const CrossEntropyArguments& a, const BroughtClasses& brought, float* loss);
 void count_correct(void* native, const CrossEntropyArguments& a, double* correct, std::size_t among);
 
 }  // namespace tessera::nn::cuda

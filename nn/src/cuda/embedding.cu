@@ -15,8 +15,10 @@ constexpr unsigned scan_threads = 1024;
 // A kernel that has a row of a table per block has at most so many blocks.
 constexpr std::size_t most_blocks = 65535;
 
-__device__ inline bool id_fits(const std::int32_t* ids, std::size_t row, std::size_t vocabulary) {
-  return ids[row] >= 0 && static_cast<std::size_t>(ids[row]) < vocabulary;
+// Where a row's id stands in the table; beyond it where that is none of its ids.
+template <typename Rows>
+__device__ inline std::size_t id_of(const Rows& a, std::size_t row) {
+  return static_cast<std::size_t>(static_cast<std::int64_t>(a.ids[row])) - a.first_id;
 }
 
 template <typename T>
@@ -24,14 +26,16 @@ __global__ void look_up(const EmbeddingForwardRows a) {
   const auto* const table = static_cast<const T*>(a.table);
   const auto* const positions = static_cast<const T*>(a.positions);
   for (std::size_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const bool fits = id_fits(a.ids, row, a.vocabulary);
-    const T* const token = table + (fits ? static_cast<std::size_t>(a.ids[row]) : 0) * a.dim;
+    const std::size_t id = id_of(a, row);
+    const bool fits = id < a.vocabulary;
+    const T* const token = table + (fits ? id : 0) * a.dim;
     const T* const position =
         positions == nullptr ? nullptr : positions + (a.first_position + row % a.sequence) * a.dim;
     T* const y = static_cast<T*>(a.y) + row * a.dim;
     for (std::size_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
       if (!fits) {
-        y[i] = to_element<T>(NAN);
+        const T none = to_element<T>(a.is_slice ? 0.0f : NAN);
+        y[i] = a.is_slice && position != nullptr ? position[i] : none;
       } else {
         y[i] = position == nullptr ? token[i] : to_element<T>(to_float(token[i]) + to_float(position[i]));
       }
@@ -46,7 +50,7 @@ __global__ void clear_counts(std::int32_t* starts, std::size_t count) {
 // starts[id] becomes the number of rows with that id. Integers: no order of additions shows.
 __global__ void count_ids(const EmbeddingBackwardRows a) {
   for (std::size_t row = thread_of_grid(); row < a.rows; row += threads_of_grid()) {
-    if (id_fits(a.ids, row, a.vocabulary)) atomicAdd(&a.scratch[a.ids[row]], 1);
+    if (const std::size_t id = id_of(a, row); id < a.vocabulary) atomicAdd(&a.scratch[id], 1);
   }
 }
 
@@ -85,8 +89,8 @@ struct DigitPass {
 
 // Ids that are none of the table's come last.
 __device__ inline unsigned digit_of(const EmbeddingBackwardRows& a, const DigitPass& pass, std::int32_t row) {
-  const auto at = static_cast<std::size_t>(row);
-  const std::size_t id = id_fits(a.ids, at, a.vocabulary) ? static_cast<std::size_t>(a.ids[at]) : a.vocabulary;
+  const std::size_t own = id_of(a, static_cast<std::size_t>(row));
+  const std::size_t id = own < a.vocabulary ? own : a.vocabulary;
   return static_cast<unsigned>(id >> pass.first_bit & (embedding_digits - 1));
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "tessera/device/device.hpp"
 #include "tessera/device/stream.hpp"
@@ -28,10 +29,14 @@ struct AttentionShape {
   std::size_t heads = 1;
   std::size_t head_dim = 1;
   bool causal = true;  // over the keys up to a row's own; false: over all
+  // These heads are some of so many, from this one on, for the mask's sake; 0: they are all.
+  std::uint16_t heads_of_mask = 0;
+  std::uint16_t first_head = 0;
 
   std::size_t rows() const { return sequences * sequence; }
   std::size_t dim() const { return heads * head_dim; }
   std::size_t statistics() const { return rows() * heads; }  // numbers that forward leaves for backward
+  std::size_t mask_step() const { return heads_of_mask == 0 ? heads : heads_of_mask; }  // of rows, from row to row
 };
 
 // The dropout is of probabilities; the mask's row is global row · heads + head, its column the key's position in its

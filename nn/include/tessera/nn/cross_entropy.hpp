@@ -40,6 +40,9 @@ struct CrossEntropyRows {
   float smoothing = 0.0f;  // 0 … 1
   std::size_t stride = 0;  // elements from row to row of logits and dlogits; 0: classes. Others on CUDA devices alone
   float* marks = nullptr;  // [batch], scratch memory of count_correct(), on CUDA devices alone
+  // The logits are those of some of so many classes, from one on: cross_entropy_of_slice(). 0: of all.
+  std::size_t all_classes = 0;
+  std::size_t first_class = 0;
 };
 
 // Elements of CrossEntropyRows::statistics.
@@ -63,6 +66,22 @@ void cross_entropy_backward(Stream& stream, const CrossEntropyRows<T>& rows, con
 template <Element T>
 void cross_entropy_at_once(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* loss,
                            const float* loss_scale, MatrixView<T> dlogits);
+
+// The loss of classes that several ranks have some of each, without smoothing. Each brings three numbers of every row,
+// [3, batch]: its largest logit, its sum of exponentials, and the label's logit where it has that one, else 0. From
+// those of all, one after the other, come the statistics of all classes, in rows.statistics, and the loss;
+// cross_entropy_backward() makes of them the gradients of this rank's logits.
+template <Element T>
+void cross_entropy_of_slice(Stream& stream, const CrossEntropyRows<T>& rows, Arithmetic<T>* brought);
+template <typename T>
+struct BroughtBySlices {
+  const T* first;
+  std::size_t stride;  // elements from one slice's to the next one's
+  std::size_t count;   // of slices
+};
+template <Element T>
+void cross_entropy_of_slices(Stream& stream, const CrossEntropyRows<T>& rows,
+                             const BroughtBySlices<Arithmetic<T>>& brought, Arithmetic<T>* loss);
 
 // *correct = Σ weight[i] where the label's logit is among the `among` largest, of equals the first ones. A row with a
 // NaN counts those as larger than the label's. Throws UsageError on a CUDA device without `marks`.
@@ -91,6 +110,14 @@ class CrossEntropy final : public Module {
                 Arithmetic<T>* loss, std::size_t stride = 0);
   // The gradient of the logits, times the window's loss scale. dlogits may be the logits.
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dlogits);
+  // Returns what this rank brings to the loss of all classes, of which it has some; `saved` is for backward().
+  struct SliceOfClasses {
+    std::size_t first;
+    std::size_t all;
+  };
+  std::span<const Arithmetic<T>> of_slice(Window& window, ActivationStack& stack, Saved& saved,
+                                          MatrixView<const T> logits, const Targets& targets, std::size_t stride,
+                                          const SliceOfClasses& slice);
   // Both in a backward window, where nobody needs the loss before: the logits become their gradient.
   void at_once(Window& window, ActivationStack& stack, MatrixView<T> logits, const Targets& targets,
                Arithmetic<T>* loss, std::size_t stride = 0);

@@ -7,6 +7,7 @@
 // NaN, and with it the loss; backward leaves such rows out.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,7 @@
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/layer.hpp"
 #include "tessera/nn/sequence_batch.hpp"
+#include "tessera/nn/slices.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
@@ -33,6 +35,9 @@ struct EmbeddingForward {
   std::size_t sequence = 1;           // rows of each sequence; divides rows
   std::size_t first_position = 0;     // of every sequence; first_position + sequence <= context
   MatrixView<T> y;                    // [rows, dim]
+  // The table is some rows of a larger one, from this id on: rows of other ids have nothing of it.
+  bool is_slice = false;
+  std::size_t first_id = 0;
 };
 template <Element T>
 void embedding_forward(Stream& stream, const EmbeddingForward<T>& operation);
@@ -47,6 +52,8 @@ struct EmbeddingBackward {
   MatrixView<T> dpositions;  // [context, dim]; without data: not wanted. Other rows become 0
   bool accumulate = false;   // adds to dtable and dpositions instead of replacing them
   std::int32_t* scratch = nullptr;  // embedding_scratch(rows, vocabulary, device) numbers
+  bool is_slice = false;            // as forward
+  std::size_t first_id = 0;
 };
 template <Element T>
 void embedding_backward(Stream& stream, const EmbeddingBackward<T>& operation);
@@ -60,6 +67,10 @@ struct EmbeddingShape {
   std::size_t vocabulary;
   std::size_t context;  // positions: no sequence is longer
   std::size_t dim;
+  // Each rank has some rows of the token table, and at least one. The sum over ranks of what forward() leaves is then
+  // the embedding (SpreadRows), and drops nothing; so is that of the gradients of x, which has all rows. Logits are of
+  // this rank's ids, and their loss is what SlicedLoss makes of them in a window of its own.
+  Slices slices = {};
 };
 
 // A Prediction is what a language model says to a batch, and what is right.
@@ -108,14 +119,14 @@ class Embedding final : public Module {
     Prediction<T> prediction;  // whose logits are those that were formed
     std::size_t stride;        // of their rows; 0: without gaps
     typename CrossEntropy<T>::Saved loss = {};
+    std::span<const Arithmetic<T>> of_slice = {};  // cross_entropy_of_slice()
   };
   SavedLoss forward(Window& window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
   void backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
 
  private:
-  MatrixView<const T> table(Window& window) const {
-    return {parameter_of<T>(window, table_), shape_.vocabulary, shape_.dim};
-  }
+  MatrixView<const T> table(Window& window) const { return {parameter_of<T>(window, table_), ids_.count, shape_.dim}; }
+  MatrixView<T> table_gradient(Window& window) const;
 
   // Logits, and how far their rows are apart; 0: without gaps.
   struct Logits {
@@ -129,9 +140,52 @@ class Embedding final : public Module {
 
   EmbeddingShape shape_;
   std::size_t drop_place_;
+  Slices::Part ids_;  // of this rank
   Parameter table_;
   Parameter positions_;
   CrossEntropy<T> loss_;
+};
+
+// The loss of logits that are cut by ids, in a window of its own between the head's forward and backward ones, which
+// all ranks along Axis::tensor open: the same on each.
+template <Element T>
+class SlicedLoss final : public Module {
+ public:
+  SlicedLoss(const Slices& slices, std::size_t vocabulary)
+      : slices_(slices),
+        vocabulary_(vocabulary),
+        brought_(std::max(3 * slices.rows, slices.part(vocabulary)),
+                 sliced_collective<float>(CollectiveKind::all_gather, CollectiveWindows::forward)) {}
+
+  void visit(ModuleVisitor& visitor) override { visitor("brought", brought_); }
+
+  // Forms Prediction::loss; the head's backward() follows.
+  void forward(Window& window, const typename Embedding<T>::SavedLoss& head) {
+    const Collected<float> all = collected(window, head.of_slice.data(), head.of_slice.size());
+    enqueue(window, cross_entropy_of_slices<T>, head.loss.rows,
+            {.first = all.first, .stride = all.stride, .count = slices_.count}, head.prediction.loss);
+  }
+  // A row's logits of all ids, from those of this rank's.
+  void forward(Window& window, MatrixView<const float> mine, MatrixView<float> logits) {
+    const Collected<float> all = collected(window, mine.data, mine.elements());
+    if (!window.computes() || logits.rows == 0) return;
+    const std::size_t each = slices_.part(vocabulary_);
+    for (std::size_t place = 0; place < slices_.count; ++place) {
+      const std::size_t first = std::min(place * each, vocabulary_), count = std::min(each, vocabulary_ - first);
+      kernels::copy(window.stream(), logits.data + first, all.first + place * all.stride, Bytes(count * sizeof(float)));
+    }
+  }
+
+ private:
+  Collected<float> collected(Window& window, const float* values, std::size_t count) {
+    const auto to = window.contribution<float>(brought_);
+    if (window.computes()) kernels::copy(window.stream(), to.data(), values, Bytes(count * sizeof(float)));
+    return window.collect<float>(brought_);
+  }
+
+  Slices slices_;
+  std::size_t vocabulary_;
+  Collective brought_;
 };
 
 }  // namespace tessera::nn

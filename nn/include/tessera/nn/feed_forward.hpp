@@ -18,6 +18,7 @@ struct FeedForwardOptions {
   std::size_t dim;
   std::size_t hidden;
   float projection_deviation;  // of the second layer's initial weights; the first one's have 0.02
+  Slices slices = {};          // of hidden values
 };
 
 template <Element T>
@@ -32,11 +33,13 @@ class FeedForward final : public Module {
     MatrixView<const T> sums;  // what GELU got
     typename Linear<T>::Saved proj;
   };
-  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y);  // [rows, dim]
+  // x and y [rows, dim]; with slices, this rank's rows of `all`.
+  Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y, std::size_t all = 0);
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
 
  private:
+  Slices slices_;
   Linear<T> fc_;
   Linear<T> proj_;
 };

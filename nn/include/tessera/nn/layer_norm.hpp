@@ -8,12 +8,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/layer.hpp"
+#include "tessera/nn/slices.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
@@ -59,7 +61,9 @@ std::size_t layer_norm_scratch(std::size_t rows, std::size_t dim, DeviceKind dev
 template <Element T>
 class LayerNorm final : public Module {
  public:
-  explicit LayerNorm(std::size_t dim);  // weight starts as ones, bias as zeros
+  // weight starts as ones, bias as zeros. With slices each rank has some of the rows, and their gradients are summed
+  // over all: the same bits on every rank.
+  explicit LayerNorm(std::size_t dim, const Slices& slices = {});
 
   void visit(ModuleVisitor& visitor) override;  // "weight", "bias": [dim]
 
@@ -85,6 +89,7 @@ class LayerNorm final : public Module {
 
   Parameter weight_;
   Parameter bias_;
+  std::optional<Collective> sums_;  // of the gradients of both
 };
 
 }  // namespace tessera::nn

@@ -12,6 +12,7 @@
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/element.hpp"
 #include "tessera/nn/layer.hpp"
+#include "tessera/nn/slices.hpp"
 #include "tessera/nn/view.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/parameter.hpp"
@@ -57,10 +58,17 @@ void linear_backward(Stream& stream, const LinearBackward<T>& operation);  // th
 template <Element T>
 std::size_t linear_scratch(std::size_t batch, std::size_t in, std::size_t out, DeviceKind device = DeviceKind::cpu);
 
+// Ranks along Axis::tensor have parts of a linear layer and of its rows: some of the outputs of all rows, or, of all
+// rows, the products of some of the inputs, of whose sum each keeps some of the rows.
+enum class LinearCut { none, outputs, inputs };
+
 struct LinearOptions {
   bool bias = true;
   std::optional<Initial> initial_weight = std::nullopt;  // default: Initial::fan_in(in), and the bias likewise
   std::optional<Initial> initial_bias = std::nullopt;
+  Slices slices = {};
+  LinearCut cut = LinearCut::none;  // with one slice: none
+  std::size_t blocks = 1;           // the outputs are so many blocks, each of which is cut by itself
 };
 
 template <Element T>
@@ -73,22 +81,34 @@ class Linear final : public Module {
   struct Saved {
     MatrixView<const T> x;
   };
-  // gelu and gelu_x as in LinearForward and LinearBackward; gelu not with a residual in y.
+  // gelu and gelu_x as in LinearForward and LinearBackward; gelu not with a residual in y. Of a layer that is cut, x or
+  // y has this rank's rows, and the other one all rows of this rank's inputs or outputs.
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y, MatrixView<T> gelu = {});
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy, MatrixView<T> dx,
                 MatrixView<const T> gelu_x = {});
 
   const Parameter& weight() const { return weight_; }
-  std::size_t in() const { return in_; }
+  std::size_t in() const { return in_; }  // of this rank
   std::size_t out() const { return out_; }
 
  private:
+  void multiply(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y, MatrixView<T> gelu);
+  struct Wanted {
+    MatrixView<T> dx;
+    bool weights;
+  };
+  void multiply_back(Window& window, ActivationStack& stack, const LinearBackward<T>& of, const Wanted& wanted);
+
   MatrixView<const T> weight(Window& window) const { return {parameter_of<T>(window, weight_), out_, in_}; }
 
+  LinearCut cut_;
+  bool has_bias_here_;  // of a sum over slices the first one brings it
   std::size_t in_;
   std::size_t out_;
   Parameter weight_;
   std::optional<Parameter> bias_;
+  std::optional<SlicedRows<T>> gathered_;   // x in both directions, or dy
+  std::optional<SlicedRows<T>> scattered_;  // dx, or y
 };
 
 }  // namespace tessera::nn

@@ -23,6 +23,7 @@ struct SelfAttentionOptions {
   float projection_deviation;  // of the output projection's initial weights; the others have 0.02
   std::size_t drop_place;      // of the probabilities, for SequenceBatch::dropout_at
   bool causal = true;          // each row looks at the keys up to its own, not at all of its sequence
+  Slices slices = {};          // of heads; their number divides these
 };
 
 template <Element T>
@@ -40,7 +41,8 @@ class SelfAttention final : public Module {
     std::span<Arithmetic<T>> statistics;
     SequenceBatch sequences;
   };
-  // x and y [rows, dim]. Throws UsageError when the sequences' length does not divide the rows.
+  // x and y [rows, dim]: with slices, this rank's rows of the batch. Throws UsageError when the sequences' length does
+  // not divide the rows.
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y,
                 const SequenceBatch& sequences);
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
@@ -48,6 +50,8 @@ class SelfAttention final : public Module {
 
  private:
   AttentionShape shape_of(std::size_t rows, const SequenceBatch& sequences) const;
+
+  std::size_t dim() const { return proj_.in(); }  // of this rank's heads
 
   SelfAttentionOptions options_;
   Linear<T> attn_;

@@ -29,6 +29,7 @@ struct TransformerShape {
       1;  // of the whole model: each block's two output projections start as normal(0, 0.02 / √(2 · layers))
   std::size_t hidden = 0;  // of the feed-forward network; 0: 4 · dim
   bool causal = true;  // as a language model's; false: rows look at their whole sequence, as in a vision transformer
+  Slices slices = {};  // of heads and of hidden values, whose number divides the former, and of rows
 };
 
 template <Element T>
@@ -48,17 +49,19 @@ class TransformerBlock final : public Module {
     typename FeedForward<T>::Saved mlp;
     SequenceBatch sequences;
   };
-  // x and y [rows, dim].
+  // x and y [rows, dim]; with slices, this rank's of the batch's rows (SequenceBatch::rows).
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
                 const SequenceBatch& sequences);
   // The gradient of y becomes that of x, in its place.
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient);
 
  private:
+  std::size_t first_row(const SequenceBatch& sequences) const { return slices_.rows_of(sequences.rows).first; }
   std::size_t attention_place() const { return 3 * index_ + 2; }
   std::size_t mlp_place() const { return 3 * index_ + 3; }
 
   std::size_t index_;
+  Slices slices_;
   LayerNorm<T> ln_1_;
   SelfAttention<T> attn_;
   LayerNorm<T> ln_2_;
