@@ -79,6 +79,49 @@ Answers counted_answers(const TokenRows& tokens) { return {.targets = tokens.ids
 
 }  // namespace
 
+namespace {
+
+// Writes down the units that are added.
+class SpecModel : private tessera::ModuleVisitor {
+ public:
+  void add(tessera::Module& module, const tessera::UnitOptions& options) {
+    module.visit(*this);
+    specs.push_back(tessera::Unit(options, specs.size(), parameters_, {}, collectives_).spec());
+    parameters_.clear();
+    collectives_.clear();
+  }
+  std::vector<tessera::plan::UnitSpec> specs;
+
+ private:
+  void operator()(std::string_view name, tessera::Parameter& parameter) override {
+    parameters_.push_back({prefix_ + std::string(name), &parameter});
+  }
+  void operator()(std::string_view, tessera::Buffer&) override {}
+  void operator()(std::string_view name, tessera::Collective& collective) override {
+    collectives_.push_back({prefix_ + std::string(name), &collective});
+  }
+  void operator()(std::string_view name, tessera::Module& part) override {
+    const std::string outer = prefix_;
+    prefix_ += std::string(name) + ".";
+    part.visit(*this);
+    prefix_ = outer;
+  }
+
+  std::string prefix_;
+  std::vector<tessera::NamedParameter> parameters_;
+  std::vector<tessera::NamedCollective> collectives_;
+};
+
+}  // namespace
+
+template <typename T>
+std::vector<tessera::plan::UnitSpec> Gpt<T>::units(const GptShape& shape, std::size_t batch) {
+  Gpt gpt(shape);
+  SpecModel model;
+  gpt.add_units(model, batch);
+  return model.specs;
+}
+
 template <typename T>
 tessera::plan::Program Gpt<T>::program(const GptShape& shape) {
   Gpt gpt(shape);

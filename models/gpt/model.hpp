@@ -54,6 +54,8 @@ class Gpt {
   // nothing without tokens. Evaluation windows.
   std::span<const float> next(tessera::FullyShard& model, std::span<const std::int32_t> tokens);
 
+  // The units as the model has them, whose micro-batches have so many sequences at most.
+  static std::vector<tessera::plan::UnitSpec> units(const GptShape& shape, std::size_t batch);
   // The windows that the passes open. The unit "embedding" has two forward and two backward ones: it is the output
   // head, too.
   static tessera::plan::Program program(const GptShape& shape);

@@ -26,7 +26,8 @@ CASES = [(1, SHAPE, []), (3, SHAPE, ["--precision", "bf16", "--batch", 5]),
          (3, SHAPE, ["--prefetch", 2, "--reshard-after-forward", "no"]),
          (4, SHAPE, ["--replicas", 2, "--strategy", "hsdp", "--batch", 2]),
          (6, SHAPE, ["--replicas", 3, "--strategy", "hfsdp", "--precision", "bf16"]),
-         (4, SHAPE, ["--replicas", 4, "--strategy", "zero2"]), (1, PRESET, ["--batch", 2])]
+         (4, SHAPE, ["--replicas", 4, "--strategy", "zero2"]), (6, SHAPE, ["--mesh", "shard=2,tensor=3", "--batch", 2]),
+         (3, SHAPE, ["--mesh", "tensor=3", "--precision", "bf16", "--activation-checkpointing", "yes"]), (1, PRESET, ["--batch", 2])]
 
 
 def planned(tool, ranks, model, options):

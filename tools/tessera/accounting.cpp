@@ -76,9 +76,7 @@ CollectiveSizes summary(CollectiveSizes result, const Sizes& sizes) {
 }  // namespace
 
 std::string name_of(const CollectiveSizes& collectives) {
-  const std::string_view where = collectives.group == tessera::Axis::shard       ? " inside replicas"
-                                 : collectives.group == tessera::Axis::replicate ? " across replicas"
-                                                                                 : "";
+  const std::string where = group_text(collectives.group);
   const std::string when = collectives.every == 1 ? "" : fmt::format(", every {} steps", collectives.every);
   return fmt::format("{}{}{}", to_string(collectives.kind), where, when);
 }

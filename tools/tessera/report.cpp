@@ -56,9 +56,8 @@ std::string precision_text(const plan::PlanOptions& options) {
 
 std::string headline(const PlanReport& report) {
   const plan::PlanOptions& options = report.plan.options;
-  std::string text =
-      fmt::format("{}; {} on {}, {}", model_text(report.subject, report.plan), to_string(options.strategy),
-                  mesh_text(options.ranks, options.replicas), precision_text(options));
+  std::string text = fmt::format("{}; {} on {}, {}", model_text(report.subject, report.plan),
+                                 to_string(options.strategy), mesh_text(options), precision_text(options));
   if (!report.plan.parameters_stay_whole()) {
     text += fmt::format(", prefetch {}{}", options.prefetch, held_text(report.plan));
   }
@@ -227,6 +226,7 @@ Json json_of(const PlanReport& report) {
           {"units", report.plan.units.size()},
           {"ranks", options.ranks},
           {"replicas", options.replicas},
+          {"mesh", report.plan.mesh.text()},
           {"outer_every", options.outer_every},
           {"strategy", to_string(options.strategy)},
           {"precision", to_string(options.precision.parameter)},
@@ -325,10 +325,9 @@ std::string text_of(const std::vector<PlanReport>& reports) {
   const auto bytes = [](double size) { return to_string(Bytes(static_cast<std::uint64_t>(size))); };
   rows.push_back(row("persists", reports, [](const PlanReport& report) { return to_string(report.persistent); }));
   rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
-  return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan),
-                     mesh_text(options.ranks, options.replicas), precision_text(options),
-                     counted(first.plan.micro_batches(0), "micro-batch", "micro-batches"), verdicts(reports),
-                     table(rows), activations_note(first));
+  return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan), mesh_text(options),
+                     precision_text(options), counted(first.plan.micro_batches(0), "micro-batch", "micro-batches"),
+                     verdicts(reports), table(rows), activations_note(first));
 }
 
 Json json_of(const std::vector<PlanReport>& reports) {

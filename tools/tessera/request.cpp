@@ -21,6 +21,7 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 #include "tessera/trainer/masters_option.hpp"
+#include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
@@ -59,6 +60,8 @@ bool Subject::saves_inputs(const Setting& setting) const {
 models::GptShape Subject::gpt_shape(const Setting& setting) const {
   models::GptShape shape = std::get<models::GptShape>(shape_);
   shape.activation_checkpointing = setting.activation_checkpointing;
+  if (setting.options.mesh) shape.slices = setting.options.mesh->size(tessera::Axis::tensor);
+  shape.batch = setting.batch;
   shape.blocks_save_inputs = setting.options.offload.activations == tessera::MemorySpace::host;
   return shape;
 }
@@ -243,6 +246,8 @@ void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options
   line.whole("--replicas", options.replicas, {1, most_ranks},
              "R of the mesh of R replicas by N/R ranks, with any strategy: gradients are summed inside each replica, "
              "then across them");
+  tessera::trainer::add_mesh_option(line, options.mesh,
+                                    tessera::Axis::replicate | tessera::Axis::shard | tessera::Axis::tensor);
   line.whole("--outer-every", options.outer_every, {1, most_outer_steps},
              "Replicas train each by themselves and meet after every so many steps (DiLoCo) [they are summed in every "
              "step]");
@@ -450,6 +455,16 @@ void check_parameters_alone(const CommandLine& line) {
                "--time"});
 }
 
+void take_mesh(const CommandLine& line, tessera::plan::PlanOptions& options) {
+  if (!options.mesh) return;
+  const tessera::plan::MeshShape& mesh = *options.mesh;
+  if (!line.given("--world")) options.ranks = mesh.size();
+  options.replicas = mesh.size(tessera::Axis::replicate);
+  if (mesh.size() == options.ranks) return;
+  throw OptionError(fmt::format("--mesh {} is of {}, and --world of {}", mesh.text(),
+                                counted(mesh.size(), "rank", "ranks"), counted(options.ranks, "rank", "ranks")));
+}
+
 void require_mesh(const tessera::plan::PlanOptions& options) {
   if (options.ranks % options.replicas == 0) return;
   throw OptionError(fmt::format("--replicas {} does not divide the {} of --world: choose a divisor", options.replicas,
@@ -529,6 +544,8 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--compare", "--strategy"});
   if (request.compare && request.time.asked)
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});
+  for (const char* name : {"--replicas", "--fit", "--time", "--params"}) refuse_together(line, {"--mesh", name});
+  take_mesh(line, request.setting.options);
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);
   tessera::Precision& precision = request.setting.options.precision;
@@ -544,6 +561,9 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     check_parameters_alone(line);
   } else {
     request.subject = subject_of(line, model);
+    const std::optional<tessera::plan::MeshShape>& mesh = request.setting.options.mesh;
+    if (mesh && mesh->size(tessera::Axis::tensor) > 1 && !request.subject->has_slices())
+      throw OptionError("--mesh: only a GPT's layers have slices along tensor here");
     tessera::trainer::check_offloaded_activations(request.setting.options.offload,
                                                   request.subject->saves_inputs(request.setting));
     note_unread(line, request);

@@ -48,6 +48,7 @@ class Subject {
   // Blocks of the setting are recomputed from inputs that they save.
   bool saves_inputs(const Setting& setting) const;
   bool has_tokens() const { return is<models::GptShape>() || is<models::LlamaShape>(); }
+  bool has_slices() const { return is<models::GptShape>(); }  // over the axis tensor
   bool sees_images() const { return is<models::VisionShape>(); }
 
   models::Model model(const Setting& setting) const;

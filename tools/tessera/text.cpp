@@ -27,6 +27,17 @@ std::string mesh_text(std::size_t ranks, std::size_t replicas) {
   return fmt::format("{} ({} replicas of {})", all, grouped(replicas), grouped(ranks / replicas));
 }
 
+std::string mesh_text(const tessera::plan::PlanOptions& options) {
+  if (!options.mesh) return mesh_text(options.ranks, options.replicas);
+  return fmt::format("{} ({})", counted(options.mesh->size(), "rank", "ranks"), options.mesh->text());
+}
+
+std::string group_text(tessera::AxisSet group) {
+  if (group == tessera::Axis::shard) return " inside replicas";
+  if (group == tessera::Axis::replicate) return " across replicas";
+  return group == tessera::AxisSet::all() ? "" : fmt::format(" along {}", to_string(group));
+}
+
 std::string resharding_name(tessera::Resharding resharding) {
   if (resharding == tessera::Axis::shard) return "group";
   return resharding == true ? "yes" : "no";

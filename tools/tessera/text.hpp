@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "json/json.hpp"
+#include "tessera/plan/plan.hpp"
 #include "tessera/plan/strategy.hpp"
 #include "tessera/trainer/number_text.hpp"
 
@@ -19,6 +20,9 @@ std::string decimal_size(double bytes);  // "31.4 GB": three significant digits,
 std::string counted(std::uint64_t count, const std::string& one, const std::string& many);
 // "8 ranks", "8 ranks (2 replicas of 4)"
 std::string mesh_text(std::size_t ranks, std::size_t replicas);
+std::string mesh_text(const tessera::plan::PlanOptions& options);  // or "8 ranks (shard 4 x tensor 2)"
+// " along tensor", " inside replicas"; "" for all ranks
+std::string group_text(tessera::AxisSet group);
 
 // "yes", "no", "group"; what stands behind a prefetch depth, "" for the default; true, false, "group"
 std::string resharding_name(tessera::Resharding resharding);

@@ -28,10 +28,7 @@ std::string kind_of(const plan::Plan& plan, plan::EventPoint point) {
   const plan::Operation& operation = plan.at(point);
   if (operation.kind == plan::OperationKind::window) return fmt::format("{} windows", to_string(operation.window));
   const tessera::AxisSet group = group_name(plan, operation.group);
-  const std::string_view where = group == tessera::Axis::shard       ? " inside replicas"
-                                 : group == tessera::Axis::replicate ? " across replicas"
-                                                                     : "";
-  return fmt::format("{}{}", to_string(operation.kind), is_collective(operation.kind) ? where : "");
+  return fmt::format("{}{}", to_string(operation.kind), is_collective(operation.kind) ? group_text(group) : "");
 }
 
 constexpr const char* host = "launching";
