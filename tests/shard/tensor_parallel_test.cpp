@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/run.hpp"

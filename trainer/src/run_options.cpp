@@ -335,6 +335,10 @@ void check_granules(const CommandLine& line, RunOptions& options) {
     throw OptionError(
         "--granules does not go with --simulate-world: a simulated rank takes the samples of the others, too");
   }
+  if (options.data_ranks() != options.ranks) {
+    throw OptionError(
+        "--granules does not go with ranks of --mesh that share samples: slices change last bits, however many ranks");
+  }
   if (options.ranks > options.granules) {
     throw OptionError(fmt::format(
         "--granules {}: of {} ranks {} would have none to compute; take at most {} rank{}, or more granules",
