@@ -15,7 +15,8 @@ ParameterCounts count_parameters(const std::vector<plan::UnitSpec>& units) {
   ParameterCounts counts;
   for (const plan::UnitSpec& unit : units) {
     for (const plan::ParameterSpec& parameter : unit.parameters) {
-      (parameter.frozen ? counts.frozen : counts.trained) += tessera::element_count(parameter.shape);
+      (parameter.frozen ? counts.frozen : counts.trained) +=
+          tessera::element_count(plan::whole_shape(parameter.shape, parameter.slice));
     }
   }
   return counts;

@@ -17,7 +17,8 @@ struct Model {
   tessera::plan::Program program;
 };
 
-// Elements without padding, of what is trained and of what is frozen. Throws UsageError when a shape overflows.
+// Elements without padding, of what is trained and of what is frozen; slices count as the tensor that they are cut
+// from. Throws UsageError when a shape overflows.
 struct ParameterCounts {
   std::size_t trained = 0;
   std::size_t frozen = 0;

@@ -1,17 +1,13 @@
 // Shapes for planning are those that train_gpt and the papers have.
 #include <doctest/doctest.h>
 
-#include <memory>
+#include <map>
 #include <string>
-#include <vector>
 
 #include "models/gpt.hpp"
-#include "models/gpt/model.hpp"
-#include "models/gpt/units.hpp"
 #include "models/model.hpp"
 #include "models/vision.hpp"
-#include "tessera/plan/compile.hpp"
-#include "tessera/shard/parameter.hpp"
+#include "tessera/plan/slice.hpp"
 
 namespace {
 
@@ -19,67 +15,23 @@ using namespace models;
 using tessera::plan::ParameterSpec;
 using tessera::plan::UnitSpec;
 
-// Collects what a module declares, with full names.
-class Collector final : public tessera::ModuleVisitor {
- public:
-  explicit Collector(UnitSpec& unit) : unit_(unit), prefix_(unit.name + ".") {}
-  void operator()(std::string_view name, tessera::Parameter& parameter) override {
-    unit_.parameters.push_back({.name = prefix_ + std::string(name), .shape = parameter.shape()});
-  }
-  void operator()(std::string_view, tessera::Buffer&) override { FAIL("a GPT has no untrained state"); }
-  void operator()(std::string_view, tessera::Collective&) override { FAIL("a GPT exchanges nothing"); }
-  void operator()(std::string_view name, tessera::Module& part) override {
-    const std::string outer = prefix_;
-    prefix_ += std::string(name) + ".";
-    part.visit(*this);
-    prefix_ = outer;
-  }
-
- private:
-  UnitSpec& unit_;
-  std::string prefix_;
-};
-
-// The units of the modules that train_gpt makes.
-std::vector<UnitSpec> declared_units(const models::GptShape& shape) {
-  std::vector<UnitSpec> units;
-  const auto add = [&](const std::string& name, tessera::Module& module) {
-    Collector collector(units.emplace_back(UnitSpec{name, {}}));
-    module.visit(collector);
-  };
-  add(models::embedding_name, *models::make_embedding<float>(shape));
-  for (std::size_t i = 0; i < shape.layers; ++i) add(models::block_name(i), *models::make_block<float>(shape, i));
-  add(models::final_name, *models::make_final<float>(shape));
-  return units;
-}
-
-std::vector<models::GptShape> gpt_shapes() {
-  std::vector<models::GptShape> shapes = {{.layers = 1, .dim = 3, .heads = 1, .seq = 5, .vocabulary = 7},
-                                          {.layers = 3, .dim = 12, .heads = 3, .seq = 11, .vocabulary = 256}};
-  for (const models::Preset& preset : models::presets) shapes.push_back(shape_of(preset));
-  return shapes;
-}
-
-std::uint64_t plan_hash(std::vector<UnitSpec> units, tessera::plan::Program program) {
-  return hash(tessera::plan::compile({std::move(units), {std::move(program)}, {.ranks = 7}, {"m", "v"}}));
-}
-
-TEST_CASE("gpt_shapes_are_those_of_train_gpt") {
-  for (const models::GptShape& shape : gpt_shapes()) {
-    CAPTURE(shape.dim);
-    const Model model = gpt(shape);
-    const std::vector<UnitSpec> declared = declared_units(shape);
-    REQUIRE(model.units.size() == declared.size());
-    for (std::size_t u = 0; u < declared.size(); ++u) {
-      CHECK(model.units[u].name == declared[u].name);
-      REQUIRE(model.units[u].parameters.size() == declared[u].parameters.size());
-      for (std::size_t p = 0; p < declared[u].parameters.size(); ++p) {
-        CHECK(model.units[u].parameters[p].name == declared[u].parameters[p].name);
-        CHECK(model.units[u].parameters[p].shape == declared[u].parameters[p].shape);
+// Slices are of the tensors that one rank has, under their names, and activations are shared.
+TEST_CASE("slices_of_a_gpt_are_of_one_model") {
+  const GptShape shape{.layers = 2, .dim = 24, .heads = 6, .seq = 8, .vocabulary = 259, .batch = 3};
+  GptShape sliced = shape;
+  sliced.slices = 3;
+  const auto tensors = [](const GptShape& of) {
+    std::map<std::string, tessera::Shape> result;
+    for (const UnitSpec& unit : gpt(of).units) {
+      for (const ParameterSpec& each : unit.parameters) {
+        result.emplace(each.name, tessera::plan::whole_shape(each.shape, each.slice));
       }
     }
-    CHECK(plan_hash(model.units, model.program) == plan_hash(declared, models::Gpt<float>::program(shape)));
-  }
+    return result;
+  };
+  CHECK(tensors(sliced) == tensors(shape));
+  CHECK(count_parameters(gpt(sliced).units).all() == count_parameters(gpt(shape).units).all());
+  CHECK(gpt_activations(sliced, {}, 3).count() * 2 < gpt_activations(shape, {}, 3).count());
 }
 
 TEST_CASE("published_sizes") {

@@ -166,8 +166,9 @@ PlanReport make_report(const Subject& subject, const Setting& setting,
   const models::ParameterCounts counts = models::count_parameters(report.plan.units);
   report.persistent = models::persistent(report.memory);
   const plan::PlanOptions& options = report.plan.options;
-  report.zero_paper = static_cast<double>(counts.all()) *
-                      models::zero_paper_per_parameter(options.strategy, options.ranks, options.replicas);
+  const std::size_t slices = report.plan.mesh.size(tessera::Axis::tensor);  // of which each has a job of its own
+  report.zero_paper = static_cast<double>(counts.all()) / static_cast<double>(slices) *
+                      models::zero_paper_per_parameter(options.strategy, options.ranks / slices, options.replicas);
   return report;
 }
 
