@@ -87,13 +87,18 @@ void cross_entropy() {
                                       .smoothing = 0.1f,
                                       .batch = rows,
                                       .classes = classes,
-                                      .stride = classes};
+                                      .stride = classes,
+                                      .all_classes = classes,
+                                      .first_class = 0};
   cuda::count_correct(stream, a, &correct, 2);
   cuda::CrossEntropyArguments apart = a;
   apart.label_logits = nullptr;
   cuda::cross_entropy_forward(stream, apart, &loss);
   cuda::cross_entropy_backward(stream, apart, {&loss_scale, gradient.data()});
   cuda::cross_entropy_at_once(stream, a, &loss, {&loss_scale, logits.data()});
+  std::vector<float> brought(3 * rows);
+  cuda::cross_entropy_of_slice(stream, apart, brought.data());
+  cuda::cross_entropy_of_slices(stream, apart, {brought.data(), brought.size(), 1}, &loss);
 }
 
 void embedding() {
@@ -115,7 +120,8 @@ void embedding() {
                                     .context = rows,
                                     .dim = dim,
                                     .accumulate = false,
-                                    .scratch = scratch.data()});
+                                    .scratch = scratch.data(),
+                                    .first_id = 0});
 }
 
 template <typename T>
@@ -135,6 +141,7 @@ void attention(std::size_t sequence, std::size_t head_dim, std::uint32_t drop_be
       .scale = 0.2f,
       .causal = true,
       .mask = {.key = {1, 2}, .step = 3, .layer = 4, .first_row = 5, .drop_below = drop_below, .scale = 1.5f},
+      .mask_step = heads,
       .qkv = qkv.data(),
       .out = out.data(),
       .statistics = statistics.data(),
