@@ -111,6 +111,8 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
                            "--hash-weights", "--trace", "--granules", "--outer-every", "--sample"}) {
     if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline", name));
   }
+  if (options.run.mesh->size(tessera::Axis::tensor) > 1)
+    throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
   if (options.chunks > 1 && options.schedule != tessera::plan::ScheduleKind::interleaved) {
     throw OptionError("--chunks needs --schedule interleaved");
   }
