@@ -7,8 +7,8 @@
 // stands still in a step, and the micro-batches whose activations stage s holds at once.
 //   gpipe        (P - 1) (F + B)          m               Huang et al. 2019
 //   one_f_one_b  (P - 1) (F + B)          min(m, P - s)   Narayanan et al. 2019
-//   interleaved  (P - 1) (F + B) / V      min(mV, (V + 1) P - 1 - 2s) of one of its V > 1 chunks   Narayanan et al.
-//   2021 zb_h1        (P - 1) (F + B - 2W)     min(m, P)       Qi et al. 2023
+//   interleaved  (P - 1) (F + B) / V      min(mV, (V + 1) P - 1 - 2s), of V > 1 chunks  Narayanan et al. 2021
+//   zb_h1        (P - 1) (F + B - 2W)     min(m, P)       Qi et al. 2023
 #pragma once
 
 #include <cstddef>
