@@ -147,14 +147,14 @@ TEST_CASE("a_rank_looks_at_its_gradient_in_16_bits_while_a_peer_waits_for_it_on_
 TEST_CASE("stages_of_a_pipeline_have_the_weights_of_threads_on_the_cpu") {
   pipeline::Values expected;
   launch({.ranks = 4}, [&](World& world) {
-    const pipeline::Values weights = pipeline::Pipeline(world, {}).train();
+    const pipeline::Values weights = pipeline::Job(world, {}).train().weights;
     if (world.rank() == 0) expected = weights;
   });
   for (const bool over_sockets : {false, true}) {
     CAPTURE(over_sockets);
     check_all_well(
         run_nccl_ranks({.ranks = 4, .faults = {.delay_seed = 5}, .over_sockets = over_sockets}, [&](World& world) {
-          if (pipeline::Pipeline(world, {}).train() != expected) throw std::runtime_error("other weights");
+          if (pipeline::Job(world, {}).train().weights != expected) throw std::runtime_error("other weights");
         }));
   }
 }
@@ -164,13 +164,13 @@ TEST_CASE("a_stage_that_stalls_in_a_message_is_named_on_all_ranks_with_who_waits
     CAPTURE(over_sockets);
     const std::vector<std::string> texts = run_nccl_ranks(
         {.ranks = 3, .timeout = std::chrono::seconds(2), .over_sockets = over_sockets}, [](World& world) {
-          pipeline::Cut cut{.stages = 3, .layers = 3};
+          pipeline::Cut cut{.shape = {3, 4}, .layers = 3};
           if (world.rank() == 0) {
-            cut.at_message = [&, messages = 0](Window&, const Collective&) mutable {
-              if (++messages == 3) std::this_thread::sleep_for(2 * world.timeout());
+            cut.at_pass = [&, passes = 0]() mutable {
+              if (++passes == 3) std::this_thread::sleep_for(2 * world.timeout());
             };
           }
-          pipeline::Pipeline(world, cut).train();
+          pipeline::Job(world, cut).train();
         });
     for (std::size_t rank = 0; rank < 3; ++rank) {
       const std::string& text = texts[rank];
