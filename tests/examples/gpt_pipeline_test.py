@@ -64,8 +64,12 @@ def check_narrow(program):
     mesh = ["--mesh", "pipeline=2", "--accumulate", 4, "--eval-batches", 2]
     for precision in ["bf16", "fp16"]:
         one = train(program, 4, "--ranks", 1, *mesh[2:], "--precision", precision)
-        runs = [train(program, 4, *mesh, "--precision", precision, "--schedule", each) for each in ["gpipe", "1f1b"]]
+        runs = [train(program, 4, *mesh, "--precision", precision, "--schedule", "gpipe"),
+                train(program, 4, *mesh, "--precision", precision, "--schedule", "1f1b", "--metrics-per-rank", "--sample", 0)]
         assert bits(runs[0]) == bits(runs[1]), precision
+        for step in runs[1]:  # of the last stage, which has one
+            figures = step["ranks"]["loss"]
+            assert math.isclose(figures["min"], step["loss"], rel_tol=1e-6) and figures["max_rank"] == 1, figures
         check_near(one, runs[0], 0.02)
 
 
@@ -74,6 +78,7 @@ def check_refused(program):
                           ("to be a multiple of the 2 stages", ["--mesh", "pipeline=2", "--schedule", "interleaved", "--accumulate", 3]),
                           ("need as many layers", ["--mesh", "pipeline=7"]),
                           ("--sample is not possible with a pipeline", ["--mesh", "pipeline=2", "--sample", 5]),
+                          ("--accumulate-mode is not possible with a pipeline", ["--mesh", "pipeline=2", "--accumulate-mode", "reduced"]),
                           ("needs --mesh with several places", ["--schedule", "1f1b"])]:
         done = trainer_runs.run(program, *MODEL, "--steps", 1, *options)
         assert done.returncode == 2 and text in done.stderr, done.stderr

@@ -108,9 +108,11 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
     return;
   }
   for (const char* name : {"--activation-checkpointing", "--checkpoint-dir", "--resume", "--init", "--dump-weights",
-                           "--hash-weights", "--trace", "--granules", "--outer-every", "--sample"}) {
-    if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline", name));
+                           "--hash-weights", "--trace", "--granules", "--outer-every", "--accumulate-mode"}) {
+    if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
   }
+  if (options.sample.value_or(0) > 0)
+    throw OptionError("--sample is not possible with a pipeline, whose stages write no text: leave it out");
   if (options.run.mesh->size(tessera::Axis::tensor) > 1)
     throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
   if (options.chunks > 1 && options.schedule != tessera::plan::ScheduleKind::interleaved) {

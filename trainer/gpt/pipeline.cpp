@@ -62,7 +62,7 @@ class GptStages final : public Training {
                       job_.data.parts.training.read(chosen, batch);
                     });
   }
-  std::size_t stages() const override { return job_.options.stages(); }
+  bool has_losses() const override { return pipeline_->is_last(); }
   tessera::SamplerState sampler() const override { return loader_->state(); }
   tessera::Bytes batch_bytes() const override { return train_gpt::batch_bytes(job_); }
 
@@ -71,10 +71,10 @@ class GptStages final : public Training {
     std::string text =
         train_gpt::headline(job_, model()) + fmt::format("pipeline {}, {} chunk{} on each of {} stages of blocks",
                                                          to_string(job_.options.schedule), job_.options.chunks,
-                                                         job_.options.chunks == 1 ? "" : "s", stages());
+                                                         job_.options.chunks == 1 ? "" : "s", job_.options.stages());
     for (const std::size_t begin : split_.begins) text += fmt::format(" {}", begin);
     text += fmt::format("; the slowest part takes {:.2f} times the mean\n", split_.imbalance);
-    const tessera::plan::ScheduleShape shape{stages(), job_.options.run.accumulate, job_.options.chunks};
+    const tessera::plan::ScheduleShape shape{job_.options.stages(), job_.options.run.accumulate, job_.options.chunks};
     const tessera::plan::Schedule lists = tessera::plan::schedule(job_.options.schedule, shape);
     const tessera::plan::ScheduleTimes times = tessera::plan::times(lists, shape);
     text += fmt::format("bubble   {:.1f} % of a step, where parts take equal time\n", 100 * times.idle[0] / times.step);
@@ -136,7 +136,7 @@ class GptStages final : public Training {
       pipeline_->evaluate();
       loss_.fetch(stream);
       model().synchronize();
-      const double share = pipeline_->is_last() ? static_cast<double>(stages()) : 0.0;
+      const double share = pipeline_->is_last() ? static_cast<double>(job_.options.stages()) : 0.0;
       sum.add(static_cast<double>(loss_.values().front()) * static_cast<double>(tokens) * share);
       pass_done(pass + 1, slice_.passes());
     }

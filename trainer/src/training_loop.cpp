@@ -302,8 +302,9 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   update(model, now.learning_rate);
   losses_.fetch(model.stream());
   const tessera::StepReport report = model.last_step();
-  note_loss(now, {.loss = summed_loss() * static_cast<double>(training.stages()),
-                  .weight = weight_of_rank(),
+  const bool has_losses = training.has_losses();
+  note_loss(now, {.loss = has_losses ? summed_loss() : 0.0,
+                  .weight = has_losses ? weight_of_rank() : 0.0,
                   .seconds = seconds_since(start),
                   .waiting = waited(model) - waited_before,
                   .loading = loading});

@@ -61,9 +61,8 @@ class Training {
   virtual void train_micro_batches(std::span<const MicroBatch> all) {
     for (const MicroBatch& micro : all) train_micro_batch(micro);
   }
-  // Ranks that samples pass through one after the other: each has the same ones, and all losses but the last one's are
-  // 0.
-  virtual std::size_t stages() const { return 1; }
+  // Else samples pass through this rank on their way to one that has their losses. After finalize().
+  virtual bool has_losses() const { return true; }
 
   // Before evaluations and saves: state that ranks have each for themselves becomes one. Collective.
   virtual void settle() {}
