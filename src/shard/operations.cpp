@@ -396,7 +396,7 @@ void Operations::accumulate(const Operation& operation, Stream& on) {
 std::size_t Operations::counted_elements(std::size_t unit, std::size_t elements) const {
   if (plan_.variant_of(unit, rank_) == 0) return elements;
   const plan::UnitLayout& layout = plan_.layouts[unit];
-  const std::size_t first = layout.share_begin(rank_, layout.common());
+  const std::size_t first = layout.share_begin(rank_, plan_.own(unit));
   return std::min(elements, std::max(layout.alike_begin(), first) - first);
 }
 
