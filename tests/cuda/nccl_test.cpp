@@ -176,7 +176,7 @@ TEST_CASE("a_stage_that_stalls_in_a_message_is_named_on_all_ranks_with_who_waits
       const std::string& text = texts[rank];
       CAPTURE(text);
       CHECK(has(text, "waited up to 2 s in broadcast \""));
-      CHECK(has(text, "waits in broadcast \"x1\" (communicator forward messages over pipeline pairs from 0, #3) for rank 0"));
+      CHECK(has(text, "in broadcast \"x1\" (communicator forward messages over pipeline pairs from 0, #3) for rank 0"));
     }
   }
 }
