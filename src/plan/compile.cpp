@@ -457,8 +457,17 @@ void check_states_of_slices(const Plan& plan) {
   }
 }
 
+void check_tied(const CompileInput& input) {
+  for (const UnitSpec& unit : input.units) {
+    if (!unit.tied || input.options.role) continue;
+    throw UsageError(fmt::format(
+        "unit {} is tied to one of another role, and this model has none: leave UnitOptions::tied out", unit.name));
+  }
+}
+
 void check_input(const CompileInput& input) {
   if (input.units.empty()) throw UsageError("the model has no units: add at least one before finalize()");
+  check_tied(input);
   check_sizes(input);
   check_sharding(input.options);
   check_slices(input);

@@ -163,6 +163,10 @@ Pipeline::Pipeline(World& world, const FullyShardOptions& options, const Pipelin
     : pipeline_(pipeline), parts_(std::move(parts)) {
   const auto& [stages, micro_batches, chunks] = pipeline_.shape;
   check(pipeline_.schedule, pipeline_.shape);
+  if (!options.mesh || options.mesh->size(Axis::pipeline) != stages) {
+    throw UsageError(fmt::format("a pipeline of {} stages needs FullyShardOptions::mesh with as many places along {}",
+                                 stages, to_string(Axis::pipeline)));
+  }
   if (stages == 1 && chunks > 1) throw UsageError("a pipeline of one stage has one chunk: what would it wait for?");
   if (parts_.size() != stages * chunks) {
     throw UsageError(fmt::format("a pipeline of {} stages with {} chunks has {} parts, not {}", stages, chunks,
@@ -256,15 +260,40 @@ void Pipeline::finalize(const std::function<std::unique_ptr<Optimizer>()>& optim
   stage_ = finalize_roles(roles);
 }
 
+namespace {
+
+bool have_same_parameters(const plan::UnitSpec& one, const plan::UnitSpec& other) {
+  return std::ranges::equal(one.parameters, other.parameters, [](const auto& a, const auto& b) {
+    return a.name == b.name && a.shape == b.shape && a.frozen == b.frozen;
+  });
+}
+
+// A unit that nobody's gradient reaches would be trained by half of it, and count in no norm.
+void require_tied(const Unit& unit, const FullyShard& first, bool is_of_last) {
+  for (std::size_t other = 0; is_of_last && other < first.unit_count(); ++other) {
+    const Unit& found = first.unit(other);
+    if (&found != &unit && found.name() == unit.name() && have_same_parameters(found.spec(), unit.spec())) return;
+  }
+  throw UsageError(
+      fmt::format("unit {} is tied: a unit of the last stage may be, to one of the first with its name and parameters",
+                  unit.name()));
+}
+
+}  // namespace
+
 // Ranks at one place have the same shards in both stages, so that what each reduces is the sum at once.
 void Pipeline::tie() {
   FullyShard &first = *models_.front(), &last = *models_.back();
   std::set<std::string, std::less<>> names;
-  for (std::size_t unit = 0; unit < last.unit_count(); ++unit) {
-    if (last.unit(unit).options().tied) names.insert(last.unit(unit).name());
+  for (const auto& model : models_) {
+    for (std::size_t index = 0; index < model->unit_count(); ++index) {
+      const Unit& unit = model->unit(index);
+      if (!unit.options().tied) continue;
+      require_tied(unit, first, model.get() == &last);
+      names.insert(unit.name());
+    }
   }
   if (names.empty()) return;
-  if (models_.size() == 1) throw UsageError(fmt::format("unit {} is tied to one of the same stage", *names.begin()));
   std::vector<MeshAxis> axes;
   first.options().mesh->outwards_in([&](Axis axis) {
     axes.push_back({std::string(to_string(axis)), static_cast<int>(first.options().mesh->size(axis))});

@@ -30,8 +30,9 @@ struct Cut {
   Strategy strategy = Strategy::fsdp;
   std::size_t steps = 4;
   std::size_t buffers = 2;
-  DType type = DType::fp32;  // of what passes
-  bool tied = false;         // the last layer has the weight of the first
+  DType type = DType::fp32;                        // of what passes
+  bool tied = false;                               // the last layer has the weight of the first
+  std::optional<std::size_t> lost = std::nullopt;  // this layer is tied, too, to none
   bool recompute = false;
   std::function<void()> at_pass = nullptr;  // called in each of this rank's
 
@@ -86,8 +87,9 @@ struct Part final : PipelinePart {
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const bool ends = cut.tied && begin + l + 1 == cut.layers;
       if (ends && parts == 1) continue;
-      model.add(layers[l],
-                {.name = "layer" + std::to_string(ends ? 0 : begin + l), .recompute = cut.recompute, .tied = ends});
+      model.add(layers[l], {.name = "layer" + std::to_string(ends ? 0 : begin + l),
+                            .recompute = cut.recompute,
+                            .tied = ends || cut.lost == begin + l});
     }
   }
   std::vector<UnitWindow> windows(plan::WindowKind kind, std::span<const Unit* const> units) const override {

@@ -133,6 +133,8 @@ TEST_CASE("what_is_no_pipeline_is_refused") {
   check("stage 1: backward of micro-batch 0 through its chunk 0: is missing",
         {.own = plan::Schedule{{{forward, 0}, {backward, 0}}, {{forward, 0}}}, .shape = {2, 1}});
   check("unit layer0 recomputes its latest forward call, and stage 0 has up to 2", {.recompute = true});
+  check("unit layer1 is tied: a unit of the last stage may be", {.shape = {3, 3}, .layers = 3, .lost = 1});
+  check("unit layer2 is tied: a unit of the last stage may be", {.shape = {3, 3}, .layers = 3, .lost = 2});
   // Each stage sends ahead of the other as far as buffers go, and then nobody can.
   plan::Schedule ahead(2);
   for (std::size_t m = 0; m < 6; ++m) ahead[0].push_back({forward, m});
@@ -143,6 +145,21 @@ TEST_CASE("what_is_no_pipeline_is_refused") {
     pipeline::Job job(world, {.layers = 2});
     CHECK_THROWS_WITH_AS(job.pipeline->model().whole(job.part(job.pipeline->stage()).layers[0].weight),
                          doctest::Contains("where ranks have roles"), UsageError);
+  });
+}
+
+TEST_CASE("a_unit_is_tied_where_there_are_stages_alone") {
+  launch({}, [](World& world) {
+    pipeline::Layer layer;
+    FullyShard model(world, {});
+    model.add(layer, {.name = "net", .tied = true});
+    CHECK_THROWS_WITH_AS(model.finalize(AdamW{}), doctest::Contains("leave UnitOptions::tied out"), UsageError);
+    std::vector<std::unique_ptr<PipelinePart>> parts;
+    parts.push_back(std::make_unique<pipeline::Part>(Cut{.shape = {1, 1}}, 0));
+    const plan::ScheduleShape shape{1, 1};
+    CHECK_THROWS_WITH_AS(
+        Pipeline(world, {}, {.schedule = plan::schedule(ScheduleKind::gpipe, shape), .shape = shape}, std::move(parts)),
+        doctest::Contains("needs FullyShardOptions::mesh"), UsageError);
   });
 }
 

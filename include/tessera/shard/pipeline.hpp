@@ -12,7 +12,7 @@
 //
 // Tied parameters. A unit of the last part may have those of one of the first, with its name and tensors, as an output
 // head has those of an embedding: add it with UnitOptions::tied. Both then have the sum of both gradients, which counts
-// once in the norm, and stay equal bit by bit.
+// once in the norm, and stay equal bit by bit. The hook of on_reduced_gradient() is then the pipeline's in both stages.
 //
 // Every rank makes all parts, and has parameters of its own stage's alone. Thread safety: none.
 #pragma once
