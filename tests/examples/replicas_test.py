@@ -34,6 +34,10 @@ def check_order_of_sums(program):
     assert bitwise_runs.difference(bits[1, 4], bits[4, 1]) is None, "replicas of one rank add up in a row"
     named = bitwise_runs.outcome(program, [*MODEL, "--steps", 16, "--strategy", "hsdp", "--mesh", "replicate=2,shard=2"], CLIP)
     assert bitwise_runs.difference(bits[2, 2], named) is None, "--mesh has the ranks and replicas that it names"
+    inside = trainer_runs.run(program, *MODEL, "--steps", 2, "--mesh", "shard=2,replicate=2")
+    assert inside.returncode == 0 and "hsdp" not in inside.stdout, inside.stdout + inside.stderr
+    inside = trainer_runs.run(program, *MODEL, "--steps", 2, "--mesh", "shard=2,replicate=2", *RESHARDED)
+    assert inside.returncode == 1 and "name the axes in another order" in inside.stderr, inside.stderr
 
 
 def check_outer_steps(program):

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/error.hpp"
 #include "tessera/comm/start.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/memory.hpp"
@@ -213,9 +214,16 @@ const probe::Figure& peak_figure(const probe::RankMemory& rank, std::size_t) { r
 }  // namespace
 
 std::string memory_table(const tessera::FullyShard& model, std::span<const probe::RankMemory> ranks) {
-  const std::span<const Strategy> strategies = compared(model);
+  std::vector<Strategy> strategies;
   std::vector<plan::MemoryReport> reports;
-  for (const Strategy strategy : strategies) reports.push_back(plan_of(model, strategy));
+  for (const Strategy strategy : compared(model)) {
+    try {
+      reports.push_back(plan_of(model, strategy));
+      strategies.push_back(strategy);
+    } catch (const tessera::UsageError&) {
+      // One that the order of the mesh's axes rules out is left out: this run has trained by another.
+    }
+  }
   const auto of_all = [&](auto figure) {
     std::vector<Bytes> sizes;
     std::transform(reports.begin(), reports.end(), std::back_inserter(sizes), figure);
