@@ -346,6 +346,26 @@ void check_sharding(const PlanOptions& options) {
   }
 }
 
+// What a rank keeps between windows is one run of shards, too.
+void check_resharding(const CompileInput& input) {
+  const AxisSet parameters = sharding_of(input.options).parameters;
+  const MeshShape mesh = mesh_of(input.options);
+  for (const UnitSpec& unit : input.units) {
+    const AxisSet held = unit.reshard_after_forward.value_or(input.options.reshard_after_forward).held;
+    bool ends = false;
+    mesh.inwards_out([&](Axis axis) {
+      if (mesh.size(axis) == 1 || !parameters.contains(axis) || unit.apart.contains(axis)) return;
+      if (ends && held.contains(axis)) {
+        throw UsageError(
+            fmt::format("unit {} is to be kept sharded over {} between forward and backward, and axes inside that in "
+                        "the mesh {} are gathered: name the axes in another order",
+                        unit.name, to_string(held), mesh.text()));
+      }
+      ends = ends || !held.contains(axis);
+    });
+  }
+}
+
 constexpr std::size_t most_buffers = 4096;  // of a message
 
 // A message is passed once, by ranks that have a role.
@@ -470,6 +490,7 @@ void check_input(const CompileInput& input) {
   check_tied(input);
   check_sizes(input);
   check_sharding(input.options);
+  check_resharding(input);
   check_slices(input);
   check_names(input.units, mesh_of(input.options));
   check_states(input);
