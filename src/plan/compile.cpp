@@ -346,7 +346,7 @@ void check_sharding(const PlanOptions& options) {
   }
 }
 
-// What a rank keeps between windows is one run of shards, too.
+// A rank keeps one run of shards between windows, too.
 void check_resharding(const CompileInput& input) {
   const AxisSet parameters = sharding_of(input.options).parameters;
   const MeshShape mesh = mesh_of(input.options);
