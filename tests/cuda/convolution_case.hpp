@@ -118,14 +118,15 @@ void run(DeviceKind kind, ConvolutionCase<T>& c, bool with_bias, bool accumulate
 }
 
 // A library rounds results before a bias is added, and the gradient of 16-bit weights before it is added to another.
+// On Hopper cuBLASLt rounds a product of 16 bits once before it adds it to what is there, `accumulate`.
 template <typename T>
-void check_near_all(const ConvolutionCase<T>& computed, const ConvolutionCase<T>& expected) {
+void check_near_all(const ConvolutionCase<T>& computed, const ConvolutionCase<T>& expected, bool accumulate = false) {
   const bool rounds_sums =
       sizeof(T) == 2 && vision::cuda::convolutions::active() == vision::cuda::convolutions::Set::cudnn;
   const double sums = rounds_sums ? rounding<T> : 2e-6;
   check_near(computed.y, expected.y, sums);
   check_near(computed.dx, expected.dx);
-  check_near(computed.dweight, expected.dweight, sums);
+  check_near(computed.dweight, expected.dweight, accumulate ? std::max(sums, 2.0 * rounding<T> + 2e-6) : sums);
   check_near(computed.dbias, expected.dbias);
 }
 

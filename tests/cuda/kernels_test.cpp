@@ -529,7 +529,7 @@ TEST_CASE("cuda: Muon's elementwise parts have the CPU's bits") {
       };
       CHECK(differences(on_device(count, shift, direct(direction.data(), on_gpu.get())),
                         on_host(count, direct(expected.data(), &scalars))) == 0);
-      CHECK(bit_differences(direction.values(), expected) == 0);
+      CHECK(test::differences(direction.values(), expected) == 0);
       CHECK(direction.guards_intact());
     }
     DeviceBuffer<bf16> first(x, shift), second(y, shift), to(count, shift);
@@ -550,7 +550,7 @@ TEST_CASE("cuda: Muon's elementwise parts have the CPU's bits") {
     kernels::divide_by_norm(stream, {second.data(), half, half, 2, norms.data(), 1e-7f});
     kernels::divide_by_norm(host, {divided.data(), half, half, 2, squares, 1e-7f});
     stream.synchronize();
-    CHECK(bit_differences(to.values(), combined) == 0);
+    CHECK(test::differences(to.values(), combined) == 0);
     CHECK(bit_differences(second.values(), divided) == 0);
     CHECK((to.guards_intact() && second.guards_intact()));
   });

@@ -17,7 +17,7 @@ void check_near_the_cpu(const ConvolutionForm& form, bool with) {
   ConvolutionCase<T> expected(form), computed(form);
   run(DeviceKind::cpu, expected, with, with);
   run(DeviceKind::cuda, computed, with, with);
-  check_near_all(computed, expected);
+  check_near_all(computed, expected, with);
 }
 
 // On a GPU cuDNN is among the sets, where it can be opened.
