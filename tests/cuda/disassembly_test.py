@@ -20,6 +20,7 @@ TENSOR_CORES = re.compile(r"(forward_tiles|query_gradients|key_gradients)<")
 WRITE_PACKS = re.compile(r"run_sum<|run_elements<CastElements<\(Format\)0,")
 # At least so many warps of a kernel fit on a multiprocessor of sm_90: the first name that matches.
 LEAST_WARPS = [("(softmax_statistics|logit_gradients|statistics_and_gradients)<", 64),  # two blocks of 1,024 threads
+               (r"(sum_losses|combine_slices|sum_marks|add_lanes)\b", 32),  # one block of 1,024, which else cannot start
                (TENSOR_CORES, 8),  # two blocks of 128
                ("backward_rows(_and_sums)?<[48], [478]", 8),  # a row stays in registers
                ("forward_rows<[48], [478]", 16),

@@ -143,7 +143,7 @@ __device__ double sum_of_threads(double value) {
 }
 
 template <typename T>
-__global__ void sum_losses(const CrossEntropyArguments a, float* loss) {
+__global__ void __launch_bounds__(sum_threads) sum_losses(const CrossEntropyArguments a, float* loss) {
   double sum = 0.0;
   for (std::size_t row = threadIdx.x; row < a.batch; row += sum_threads) sum += row_loss<T>(a, row);
   sum = sum_of_threads(sum);
@@ -186,7 +186,7 @@ __device__ double loss_of_slices(const CrossEntropyArguments& a, const BroughtCl
   return static_cast<double>(weight) * (log(sum) + static_cast<double>(largest) - of_label);
 }
 
-__global__ void combine_slices(const CrossEntropyArguments a, const BroughtClasses brought, float* loss) {
+__global__ void __launch_bounds__(sum_threads) combine_slices(const CrossEntropyArguments a, const BroughtClasses brought, float* loss) {
   double sum = 0.0;
   for (std::size_t row = threadIdx.x; row < a.batch; row += sum_threads) sum += loss_of_slices(a, brought, row);
   sum = sum_of_threads(sum);
@@ -301,7 +301,7 @@ __global__ void mark_correct(const CrossEntropyArguments a, std::size_t among) {
   }
 }
 
-__global__ void sum_marks(const float* marks, std::size_t count, double* correct) {
+__global__ void __launch_bounds__(sum_threads) sum_marks(const float* marks, std::size_t count, double* correct) {
   double sum = 0.0;
   for (std::size_t row = threadIdx.x; row < count; row += sum_threads) sum += static_cast<double>(marks[row]);
   sum = sum_of_threads(sum);
