@@ -22,20 +22,11 @@ void update_adamw(Stream& stream, const OptimizerSpans& unit, std::span<const ke
   kernels::adamw(stream, adamw_spans(unit), runs, learning_rate, scalars);
 }
 
-AdamW decoupled(const Adam& settings) {
-  return {.learning_rate = settings.learning_rate,
-          .beta1 = settings.beta1,
-          .beta2 = settings.beta2,
-          .epsilon = settings.epsilon,
-          .weight_decay = settings.weight_decay,
-          .clip_norm = settings.clip_norm,
-          .groups = settings.groups};
-}
-
 class AdamWOptimizer final : public optim::AdamWFormula {
  public:
   explicit AdamWOptimizer(const AdamW& settings) : AdamWFormula(settings, "AdamW"), name_("adamw") {}
-  explicit AdamWOptimizer(const Adam& settings) : AdamWFormula(decoupled(settings), "Adam", true), name_("adam") {}
+  explicit AdamWOptimizer(const Adam& settings)
+      : AdamWFormula(optim::as_adamw(settings), "Adam", true), name_("adam") {}
 
   std::string_view name() const final { return name_; }
   std::vector<std::string> states() const final { return {"m", "v"}; }

@@ -8,16 +8,6 @@ namespace tessera {
 
 namespace {
 
-AdamW as_adamw(const AdamW8bit& settings) {
-  return {.learning_rate = settings.learning_rate,
-          .beta1 = settings.beta1,
-          .beta2 = settings.beta2,
-          .epsilon = settings.epsilon,
-          .weight_decay = settings.weight_decay,
-          .clip_norm = settings.clip_norm,
-          .groups = settings.groups};
-}
-
 // In the order of AdamW8bitOptimizer::state_specs().
 kernels::AdamW8bitSpans spans_of_8bit(const OptimizerSpans& spans) {
   const auto codes = [&](std::size_t state) { return reinterpret_cast<std::uint8_t*>(spans.states[state]); };
@@ -36,7 +26,7 @@ void update_adamw8bit(Stream& stream, const OptimizerSpans& unit, std::span<cons
 
 class AdamW8bitOptimizer final : public optim::AdamWFormula {
  public:
-  explicit AdamW8bitOptimizer(const AdamW8bit& settings) : AdamWFormula(as_adamw(settings), "AdamW8bit") {}
+  explicit AdamW8bitOptimizer(const AdamW8bit& settings) : AdamWFormula(optim::as_adamw(settings), "AdamW8bit") {}
 
   std::string_view name() const final { return "adamw8bit"; }
   std::vector<std::string> states() const final { return plan::names_of(state_specs()); }

@@ -17,6 +17,18 @@
 
 namespace tessera::optim {
 
+// Settings of the same members under another name.
+template <typename Settings>
+AdamW as_adamw(const Settings& settings) {
+  return {.learning_rate = settings.learning_rate,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .epsilon = settings.epsilon,
+          .weight_decay = settings.weight_decay,
+          .clip_norm = settings.clip_norm,
+          .groups = settings.groups};
+}
+
 class AdamWFormula : public Optimizer {
  public:
   // `self` names the settings in errors; `coupled` as in kernels::AdamWSettings. Throws UsageError for a setting that

@@ -29,7 +29,7 @@ struct ParameterGroup {
   std::vector<std::string> patterns;
   float learning_rate_scale = 1.0f;  // times the learning rate of the step
   std::optional<float> weight_decay = std::nullopt;
-  // AdamW's.
+  // Adam's and AdamW's.
   std::optional<float> beta1 = std::nullopt;
   std::optional<float> beta2 = std::nullopt;
   std::optional<float> epsilon = std::nullopt;
