@@ -34,6 +34,16 @@ def wait_for_steps(metrics, process):
     raise AssertionError(f"no steps: {process.communicate(timeout=SECONDS)}")
 
 
+def wait_for_first_step(process):
+    """Its line of progress: an evaluation comes right behind it."""
+    end = time.monotonic() + SECONDS
+    for line in process.stdout:
+        if re.match(r" *step +1/", line):
+            return
+        assert time.monotonic() < end, line
+    raise AssertionError(f"no step: {process.communicate(timeout=SECONDS)}")
+
+
 def check_signal_saves(program, options, number):
     with tempfile.TemporaryDirectory() as folder:
         metrics, runs = pathlib.Path(folder) / "m.jsonl", pathlib.Path(folder) / "runs"
@@ -68,7 +78,8 @@ def check_second_signal(program):
         process = start(program, "--layers", 6, "--dim", 128, "--heads", 2, "--seq", 8, "--batch", 1, "--threads", 1, "--steps",
                         LONG, "--eval-every", 1, "--eval-batches", 0, "--sample", 0, "--data", large_text(folder),
                         "--checkpoint-dir", pathlib.Path(folder) / "runs")
-        time.sleep(2)
+        wait_for_first_step(process)
+        time.sleep(1)
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
         assert process.poll() is None, "ended by the first signal, within an evaluation"
