@@ -17,7 +17,9 @@ namespace tessera::nn {
 
 namespace {
 
-void check_ids(const std::int32_t* ids, std::size_t rows, std::size_t vocabulary) {
+// Those of a slice are of all that the slices together have.
+void check_ids(const std::int32_t* ids, std::size_t rows, std::size_t table, std::size_t all) {
+  const std::size_t vocabulary = all == 0 ? table : all;
   for (std::size_t row = 0; row < rows; ++row) {
     if (ids[row] < 0 || static_cast<std::size_t>(ids[row]) >= vocabulary) {
       throw UsageError(
@@ -54,7 +56,7 @@ std::size_t place_in_table(const Operation& of, std::size_t row) {
 template <Element T>
 void forward_now(const EmbeddingForward<T>& of, const RowTable& run) {
   const std::size_t dim = of.y.columns;
-  if (!of.is_slice) check_ids(of.ids, of.y.rows, of.table.rows);
+  check_ids(of.ids, of.y.rows, of.table.rows, of.all_ids);
   const auto embed = [&](std::size_t row) {
     const std::size_t id = place_in_table(of, row);
     T* const y = of.y.data + row * dim;
@@ -151,8 +153,8 @@ cuda::EmbeddingForwardRows cuda_rows(const EmbeddingForward<T>& of) {
           .rows = of.y.rows,
           .vocabulary = of.table.rows,
           .dim = of.y.columns,
-          .is_slice = of.is_slice,
-          .first_id = of.first_id};
+          .first_id = of.first_id,
+          .all_ids = of.all_ids};
 }
 
 template <Element T>
@@ -205,7 +207,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward<T>& of) {
                     [rows = cuda_rows(of)](void* native) { cuda::embedding_backward(native, rows); });
   }
   stream.submit([of, &run = active_rows()] {
-    if (!of.is_slice) check_ids(of.ids, of.dy.rows, of.dtable.rows);
+    check_ids(of.ids, of.dy.rows, of.dtable.rows, of.all_ids);
     if (of.dtable.data != nullptr) table_gradient(of, run);
     if (of.dpositions.data != nullptr) position_gradient(of, run);
   });
@@ -260,8 +262,8 @@ typename Embedding<T>::Saved Embedding<T>::forward(Window& window, ActivationSta
            .ids = ids.data(),
            .sequence = sequences.length,
            .y = y,
-           .is_slice = shape_.slices.any(),
-           .first_id = ids_.first});
+           .first_id = ids_.first,
+           .all_ids = shape_.slices.any() ? shape_.vocabulary : 0});
   if (!shape_.slices.any()) enqueue(window, dropout<T>, sequences.dropout_at(drop_place_), y, y);
   return {.ids = ids.data(), .sequences = sequences};
 }
@@ -278,8 +280,8 @@ void Embedding<T>::backward(Window& window, ActivationStack& stack, const Saved&
            .dtable = table_gradient(window),
            .dpositions = {gradient_of<T>(window, positions_), shape_.context, shape_.dim},
            .scratch = stack.push<std::int32_t>(room).data(),
-           .is_slice = shape_.slices.any(),
-           .first_id = ids_.first});
+           .first_id = ids_.first,
+           .all_ids = shape_.slices.any() ? shape_.vocabulary : 0});
 }
 
 // Padded where products are faster on aligned rows.

@@ -1,4 +1,7 @@
 // Embeddings on CUDA devices against the CPU: look-ups, and gradients as sums in the order of the rows.
+#include <algorithm>
+#include <utility>
+
 #include "nn_device.hpp"
 #include "tessera/nn/embedding.hpp"
 
@@ -14,6 +17,7 @@ struct Form {
   std::size_t first_position;
   std::size_t vocabulary;
   std::size_t dim;
+  std::size_t all = 0;  // ids of the table of which this is a slice; 0: of none
   std::size_t rows() const { return sequences * sequence; }
   std::size_t context() const { return first_position + sequence + 1; }
 };
@@ -53,7 +57,8 @@ void run(DeviceKind kind, Case<T>& c, bool with_positions, bool accumulate) {
                               .ids = ids.data(),
                               .sequence = f.sequence,
                               .first_position = f.first_position,
-                              .y = y.view()};
+                              .y = y.view(),
+                              .all_ids = f.all};
   EmbeddingBackward<T> backward{.ids = ids.data(),
                                 .sequence = f.sequence,
                                 .first_position = f.first_position,
@@ -61,7 +66,8 @@ void run(DeviceKind kind, Case<T>& c, bool with_positions, bool accumulate) {
                                 .dtable = dtable.view(),
                                 .dpositions = {},
                                 .accumulate = accumulate,
-                                .scratch = scratch.data()};
+                                .scratch = scratch.data(),
+                                .all_ids = f.all};
   if (with_positions) {
     forward.positions = positions.view();
     backward.dpositions = dpositions.view();
@@ -104,8 +110,9 @@ TEST_CASE("cuda: rows of several digits and tiles are summed in their order") {
 }
 
 TEST_CASE("cuda: the row of an id out of range becomes NaN, and no gradient goes astray") {
-  for (const std::int32_t id : {-1, 7}) {
-    Case<float> expected({3, 5, 0, 7, 4}), computed({3, 5, 0, 7, 4});
+  for (const auto& [id, all] : {std::pair(-1, 0), {7, 0}, {-1, 9}, {9, 9}}) {
+    const Form form{3, 5, 0, 7, 4, static_cast<std::size_t>(all)};
+    Case<float> expected(form), computed(form);
     computed.ids[6] = id;
     expected.ids[6] = 0;
     for (std::size_t i = 0; i < 4; ++i) expected.dy[6 * 4 + i] = 0.0f;
@@ -114,6 +121,10 @@ TEST_CASE("cuda: the row of an id out of range becomes NaN, and no gradient goes
     for (std::size_t i = 0; i < computed.y.size(); ++i) CHECK(std::isnan(computed.y[i]) == (i / 4 == 6));
     check_same(computed.dtable, expected.dtable);
   }
+  Case<float> of_another({3, 5, 0, 7, 4, 9});
+  of_another.ids[6] = 8;
+  run(DeviceKind::cuda, of_another, false, false);
+  CHECK(std::all_of(&of_another.y[6 * 4], &of_another.y[7 * 4], [](float value) { return value == 0.0f; }));
 }
 
 }  // namespace nn_embedding_test

@@ -153,18 +153,24 @@ TEST_CASE_TEMPLATE("embedding_has_the_same_bits_on_every_instruction_set", T, TE
   stream.synchronize();
 }
 
+// In a slice of a larger table an id of that one's other rows is none.
 TEST_CASE("an_id_out_of_range_fails_the_stream_and_names_row_and_id") {
-  for (const std::int32_t id : {-1, 11}) {
-    EmbeddingCase<float> c({2, 3, 0, 4});
-    c.ids[4] = id;
-    const std::string text = "embedding: the id of row 4 is " + std::to_string(id) + ", but the table has 11 rows";
-    Stream forward = immediate_stream();
-    embedding_forward<float>(forward, c.forward_operands());
-    CHECK_THROWS_WITH_AS(forward.synchronize(), text.c_str(), UsageError);
-    Stream backward = immediate_stream();
-    embedding_backward<float>(backward, c.backward_operands());
-    CHECK_THROWS_WITH_AS(backward.synchronize(), text.c_str(), UsageError);
-    CHECK(bytes_of(c.y, c.dtable) == bytes_of(unset<float>(c.y.size()), unset<float>(c.dtable.size())));
+  for (const std::size_t all : {0, 20}) {
+    for (const std::int32_t id : {-1, all == 0 ? 11 : 20}) {
+      EmbeddingCase<float> c({2, 3, 0, 4});
+      c.ids[4] = id;
+      EmbeddingForward<float> forward = c.forward_operands();
+      EmbeddingBackward<float> backward = c.backward_operands();
+      forward.all_ids = backward.all_ids = all;
+      const std::string text = "embedding: the id of row 4 is " + std::to_string(id) + ", but the table has " +
+                               std::to_string(all == 0 ? 11 : all) + " rows";
+      Stream stream = immediate_stream(), back = immediate_stream();
+      embedding_forward<float>(stream, forward);
+      CHECK_THROWS_WITH_AS(stream.synchronize(), text.c_str(), UsageError);
+      embedding_backward<float>(back, backward);
+      CHECK_THROWS_WITH_AS(back.synchronize(), text.c_str(), UsageError);
+      CHECK(bytes_of(c.y, c.dtable) == bytes_of(unset<float>(c.y.size()), unset<float>(c.dtable.size())));
+    }
   }
 }
 

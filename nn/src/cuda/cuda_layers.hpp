@@ -121,8 +121,8 @@ struct EmbeddingForwardRows {
   std::size_t rows;
   std::size_t vocabulary;
   std::size_t dim;
-  bool is_slice;  // of a larger table: rows of other ids have nothing of it
   std::size_t first_id;
+  std::size_t all_ids;  // of the larger table that this is a slice of, or 0: rows of its other ids have nothing of this
 };
 void embedding_forward(void* native, const EmbeddingForwardRows& a);
 

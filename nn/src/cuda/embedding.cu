@@ -28,14 +28,15 @@ __global__ void look_up(const EmbeddingForwardRows a) {
   for (std::size_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const std::size_t id = id_of(a, row);
     const bool fits = id < a.vocabulary;
+    const bool is_anothers = static_cast<std::size_t>(static_cast<std::int64_t>(a.ids[row])) < a.all_ids;
     const T* const token = table + (fits ? id : 0) * a.dim;
     const T* const position =
         positions == nullptr ? nullptr : positions + (a.first_position + row % a.sequence) * a.dim;
     T* const y = static_cast<T*>(a.y) + row * a.dim;
     for (std::size_t i = threadIdx.x; i < a.dim; i += blockDim.x) {
       if (!fits) {
-        const T none = to_element<T>(a.is_slice ? 0.0f : NAN);
-        y[i] = a.is_slice && position != nullptr ? position[i] : none;
+        const T none = to_element<T>(is_anothers ? 0.0f : NAN);
+        y[i] = is_anothers && position != nullptr ? position[i] : none;
       } else {
         y[i] = position == nullptr ? token[i] : to_element<T>(to_float(token[i]) + to_float(position[i]));
       }

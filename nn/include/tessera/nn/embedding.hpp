@@ -35,9 +35,9 @@ struct EmbeddingForward {
   std::size_t sequence = 1;           // rows of each sequence; divides rows
   std::size_t first_position = 0;     // of every sequence; first_position + sequence <= context
   MatrixView<T> y;                    // [rows, dim]
-  // The table is some rows of a larger one, from this id on: rows of other ids have nothing of it.
-  bool is_slice = false;
+  // The table is some rows of a larger one, from this id on: rows of that one's other ids have nothing of it.
   std::size_t first_id = 0;
+  std::size_t all_ids = 0;  // of the larger one; 0: there is none
 };
 template <Element T>
 void embedding_forward(Stream& stream, const EmbeddingForward<T>& operation);
@@ -52,8 +52,8 @@ struct EmbeddingBackward {
   MatrixView<T> dpositions;  // [context, dim]; without data: not wanted. Other rows become 0
   bool accumulate = false;   // adds to dtable and dpositions instead of replacing them
   std::int32_t* scratch = nullptr;  // embedding_scratch(rows, vocabulary, device) numbers
-  bool is_slice = false;            // as forward
-  std::size_t first_id = 0;
+  std::size_t first_id = 0;         // as forward
+  std::size_t all_ids = 0;
 };
 template <Element T>
 void embedding_backward(Stream& stream, const EmbeddingBackward<T>& operation);
