@@ -131,7 +131,7 @@ bool sums_are_formed_right(const Plan& plan, const Segment& segment, std::size_t
 
 TEST_CASE("verify_accepts_every_plan") {
   std::size_t plans = 0;
-  for_each_nth_plan(tests::reduced() ? 41 : 13, [&](const Model& model, const PlanOptions& options, const Plan& plan) {
+  for_each_nth_plan(tests::reduced() ? 83 : 13, [&](const Model& model, const PlanOptions& options, const Plan& plan) {
     ++plans;
     const Verification verification = verify(plan);
     CHECK_MESSAGE(verification.ok(), model.name << ", " << describe(options) << ": "

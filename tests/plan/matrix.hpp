@@ -101,7 +101,7 @@ inline void for_each_nth_plan(std::size_t stride, const PlanBody& body) {
 // Enough for a property that does not depend on the finer points of a schedule. Sanitizers look for other faults than
 // such a property's, and slow compiling down tenfold.
 inline void for_sampled_plans(const PlanBody& body) {
-  for_each_nth_plan(tests::sanitized ? 211 : tests::reduced() ? 101 : 53, body);
+  for_each_nth_plan(tests::sanitized ? 431 : tests::reduced() ? 211 : 53, body);
 }
 
 }  // namespace tessera::plan

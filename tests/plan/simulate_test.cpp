@@ -121,7 +121,8 @@ bool is_small(const Plan& plan) {
 TEST_CASE("simulation_agrees_with_a_naive_one_of_every_rank") {
   std::uint64_t seed = 0;
   std::size_t compared = 0;
-  for_each_nth_plan(1409, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
+  const std::size_t stride = tests::reduced() ? 2819 : 1409;
+  for_each_nth_plan(stride, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
     if (!is_small(plan)) return;
     INFO(model.name, ", ", describe(chosen), ", seed ", ++seed);
     const Durations durations{.on_stream = Fuzzed(plan, seed), .on_host = [](const Operation&) { return 0.125; }};

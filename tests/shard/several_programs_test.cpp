@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../extent.hpp"
 #include "plain_layer.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
@@ -354,7 +355,9 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
     int ranks;
     std::size_t replicas;
   };
-  for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 1}, Mesh{3, 1}, Mesh{4, 1}, Mesh{4, 2}}) {
+  const std::vector<Mesh> meshes =
+      tests::reduced() ? std::vector<Mesh>{{3, 1}, {4, 2}} : std::vector<Mesh>{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
+  for (const Mesh mesh : meshes) {
     for (const std::size_t micro_batches : {1u, 3u}) {
       const std::size_t of_maker = 4 - micro_batches;
       for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
@@ -363,16 +366,18 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
         FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
         options.micro_batches = micro_batches;
         options.accumulation = mode;
-        const Outcome reference = play(mesh.ranks, options, Told::by_windows, of_maker);
+        std::optional<Outcome> reference;
         for (const Strategy strategy : tessera::all_strategies) {
           if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
           const std::size_t prefetch = ++turn % 2 == 0 ? 0 : 2;
+          if (tests::sanitized && turn % 5 != 0) continue;
+          if (!reference) reference = play(mesh.ranks, options, Told::by_windows, of_maker);
           INFO(to_string(strategy) << " on " << mesh.ranks << " ranks, prefetch " << prefetch);
           options.strategy = strategy;
           options.prefetch = prefetch;
           options.reshard_after_forward = prefetch == 0;
           options.diagnostics = {.delay_seed = 7 + prefetch, .poison = true, .touch = true, .queue_compute = true};
-          CHECK(same_bits(play(mesh.ranks, options, Told::by_windows, of_maker), reference));
+          CHECK(same_bits(play(mesh.ranks, options, Told::by_windows, of_maker), *reference));
         }
       }
     }
