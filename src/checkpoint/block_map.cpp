@@ -3,6 +3,7 @@
 #include "checkpoint/block_map.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/plan/checkpoint_memory.hpp"
 
@@ -21,7 +22,7 @@ std::size_t first_tensor(const LaidFile& file, std::uint64_t offset) {
 
 }  // namespace
 
-BlockMap::BlockMap(const plan::Plan& plan, const CheckpointFiles& files) : plan_(plan), files_(files) {
+BlockMap::BlockMap(Plans plans, const CheckpointFiles& files) : plans_(std::move(plans)), files_(files) {
   first_block_.push_back(0);
   for (std::size_t file = 0; file < files.tensors.size(); ++file) {
     const std::uint64_t size = files.tensors[file].size();
@@ -44,31 +45,32 @@ void BlockMap::add(Block block) {
     if (!owned) block.writer = run.rank;
     owned = true;
   });
-  if (block.shared) block.writer = shared_.size() % plan_.options.ranks;
+  if (block.shared) block.writer = shared_.size() % plans_.front()->job_ranks();
   (block.shared ? shared_ : direct_).push_back(block);
   writers_.push_back(static_cast<std::uint32_t>(block.writer));
 }
 
 Run BlockMap::run_at(const LaidTensor& tensor, std::size_t element) const {
   const TensorSource& source = tensor.source;
+  const plan::Plan& plan = plan_of(plans_, source);
   if (source.kind == TensorSource::Kind::buffer) {
-    const plan::Coordinates first = plan_.mesh.place_at(plan_.apart(source.unit), source.replica.value_or(0));
-    return {plan_.mesh.rank_at(first), &tensor, element, element, tensor.elements - element};
+    const plan::Coordinates first = plan.mesh.place_at(plan.apart(source.unit), source.replica.value_or(0));
+    return {plan.job_rank(plan.mesh.rank_at(first)), &tensor, element, element, tensor.elements - element};
   }
-  const plan::UnitLayout& layout = plan_.layouts[source.unit];
-  const plan::ParameterSpec& spec = plan_.units[source.unit].parameters[source.place];
+  const plan::UnitLayout& layout = plan.layouts[source.unit];
+  const plan::ParameterSpec& spec = plan.units[source.unit].parameters[source.place];
   if (spec.slice) {
     const plan::SliceMap::Place found = spec.map().find(element);
-    const plan::UnitLayout::Owned owned = layout.owner(source.place, found.own, plan_.own(source.unit),
-                                                       plan_.mesh.place_at(plan_.apart(source.unit), found.place));
-    return {owned.rank, &tensor, element, found.own, std::min(owned.count, found.count)};
+    const plan::UnitLayout::Owned owned = layout.owner(source.place, found.own, plan.own(source.unit),
+                                                       plan.mesh.place_at(plan.apart(source.unit), found.place));
+    return {plan.job_rank(owned.rank), &tensor, element, found.own, std::min(owned.count, found.count)};
   }
   const std::size_t of_parameter = element * source.block;
-  const plan::UnitLayout::Owned owned =
-      source.replica ? layout.owner(source.place, of_parameter, plan_.own(source.unit),
-                                    plan_.mesh.place_at(plan_.apart(source.unit), *source.replica))
-                     : layout.owner(source.place, of_parameter);
-  return {owned.rank, &tensor, element, element, plan::values_of(owned.count, source.block)};
+  const plan::UnitLayout::Owned owned = source.replica
+                                            ? layout.owner(source.place, of_parameter, plan.own(source.unit),
+                                                           plan.mesh.place_at(plan.apart(source.unit), *source.replica))
+                                            : layout.owner(source.place, of_parameter);
+  return {plan.job_rank(owned.rank), &tensor, element, element, plan::values_of(owned.count, source.block)};
 }
 
 void BlockMap::for_each_run(const Block& block, const std::function<void(const Run&)>& visit) const {

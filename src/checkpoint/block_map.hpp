@@ -34,8 +34,8 @@ struct Block {
 
 class BlockMap {
  public:
-  // `files` and `plan` must stay.
-  BlockMap(const plan::Plan& plan, const CheckpointFiles& files);
+  // `files` and the plans must stay.
+  BlockMap(Plans plans, const CheckpointFiles& files);
 
   const std::vector<Block>& direct() const { return direct_; }  // each of one rank's elements, or of nobody's
   // In groups of as many as there are ranks, in which each rank writes one.
@@ -53,7 +53,7 @@ class BlockMap {
   void add(Block block);
   Run run_at(const LaidTensor& tensor, std::size_t element) const;
 
-  const plan::Plan& plan_;
+  Plans plans_;
   const CheckpointFiles& files_;
   std::vector<std::size_t> first_block_;
   std::vector<std::uint32_t> writers_;

@@ -86,13 +86,30 @@ void for_each_trained(FullyShard& model,
   }
 }
 
-std::map<std::string, std::uint64_t> states_updates(FullyShard& model) {
-  std::map<std::string, std::uint64_t> result;
+// Returns what all roles count, each of its own parameters.
+std::map<std::string, std::uint64_t> states_updates(FullyShard& model, Channel& channel) {
+  std::vector<std::string> names;           // of all roles' parameters
+  std::vector<std::size_t> first_of_units;  // this role's
+  for (const plan::Plan* plan : model.plans()) {
+    for (const plan::UnitSpec& unit : plan->units) {
+      if (plan->options.role == model.plan().options.role) first_of_units.push_back(names.size());
+      for (const plan::ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
+    }
+  }
+  std::vector<std::uint64_t> counts(names.size());  // and 1; 0: as many as the program has, or another role's
+  const std::vector<std::vector<std::int64_t>> begun = model.states_begun();
   for_each_trained(model, [&](std::size_t unit, std::size_t parameter, std::int64_t updates) {
-    const std::int64_t begun = model.states_begun(model.unit(unit))[parameter];
-    if (begun == 0) return;
-    result[model.unit(unit).parameters()[parameter]->name()] = static_cast<std::uint64_t>(updates - begun);
+    const std::int64_t since = begun[unit][parameter];
+    if (since != 0) counts[first_of_units[unit] + parameter] = static_cast<std::uint64_t>(updates - since) + 1;
   });
+  std::vector<std::byte> all(std::as_bytes(std::span(counts)).begin(), std::as_bytes(std::span(counts)).end());
+  if (model.plans().size() > 1) all = channel.gather(all, "checkpoint: counts of all roles");
+  std::map<std::string, std::uint64_t> result;
+  for (std::size_t i = 0; i < all.size() / sizeof(std::uint64_t); ++i) {
+    std::uint64_t count = 0;
+    std::memcpy(&count, all.data() + i * sizeof count, sizeof count);
+    if (count > 0) result[names[i % names.size()]] = count - 1;
+  }
   return result;
 }
 
@@ -100,9 +117,10 @@ std::map<std::string, std::uint64_t> states_updates(FullyShard& model) {
 CheckpointState longest_state(FullyShard& model) {
   CheckpointState state;
   if (model.plan().programs.size() > 1) state.programs = program_counts(model);
-  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
-    for (const Parameter* parameter : model.unit(unit).parameters()) {
-      state.states_updates[parameter->name()] = std::numeric_limits<std::uint64_t>::max();
+  for (const plan::Plan* plan : model.plans()) {
+    for (const plan::UnitSpec& unit : plan->units) {
+      for (const plan::ParameterSpec& parameter : unit.parameters)
+        state.states_updates[parameter.name] = std::numeric_limits<std::uint64_t>::max();
     }
   }
   return state;
@@ -112,7 +130,7 @@ CheckpointState state_of(FullyShard& model, Channel& channel, const TrainingProg
   CheckpointState state;
   if (model.plan().diverges()) state.replicas = replica_counts(model, channel);
   if (model.plan().programs.size() > 1) state.programs = program_counts(model);
-  state.states_updates = states_updates(model);
+  state.states_updates = states_updates(model, channel);
   const StepCounts first = state.replicas.empty() ? counts_of(model.step_scalars(0)) : state.replicas.front();
   state.step = progress.step;
   state.updates = first.updates;
@@ -153,8 +171,7 @@ void put_counts(FullyShard& model, std::size_t program, const Counts& counts) {
 // Ages by unit and parameter: the updates that the states of what is trained have seen.
 using Ages = std::vector<std::vector<std::int64_t>>;
 Ages ages_of(FullyShard& model) {
-  Ages ages;
-  for (std::size_t unit = 0; unit < model.unit_count(); ++unit) ages.push_back(model.states_begun(model.unit(unit)));
+  Ages ages = model.states_begun();
   for_each_trained(model, [&](std::size_t unit, std::size_t parameter, std::int64_t updates) {
     ages[unit][parameter] = updates - ages[unit][parameter];
   });
@@ -176,9 +193,7 @@ void put_ages(FullyShard& model, const Loaded& loaded, const Ages& before) {
     const auto age = told.find(model.unit(unit).parameters()[parameter]->name());
     target = age == told.end() ? 0 : updates - static_cast<std::int64_t>(age->second);
   });
-  for (std::size_t unit = 0; unit < begun.size(); ++unit) {
-    if (model.plan().trains(unit)) model.set_states_begun(model.unit(unit), begun[unit]);
-  }
+  model.set_states_begun(begun);
 }
 
 void put_scalars(FullyShard& model, const Loaded& loaded) {
@@ -284,6 +299,7 @@ class Checkpointer::Implementation {
     const ShardValues mine(model_);
     const ShardValues values = on_host() ? mine : copied();
     Loaded loaded = checkpoint::load({.plan = model_.plan(),
+                                      .plans = model_.plans(),
                                       .values = values,
                                       .path = path,
                                       .partial = options.partial,
@@ -307,11 +323,11 @@ class Checkpointer::Implementation {
   std::string composed(const TrainingProgress& progress) { return compose(state_of(model_, channel_, progress)); }
 
   CheckpointFiles files() const {
-    return lay_out(model_.plan(),
+    return lay_out(model_.plans(),
                    {.aliases = options_.aliases, .metadata = options_.metadata, .split = options_.split});
   }
 
-  // A checkpoint has one value of each buffer, rank 0's, or that of a replica's first rank: where another rank's
+  // A checkpoint has one value of each buffer, that of the first rank of its role or replica: where another rank's
   // differs, it would be lost.
   void require_equal_buffers(const ShardValues& values) {
     const plan::Plan& plan = model_.plan();
@@ -319,22 +335,27 @@ class Checkpointer::Implementation {
     std::vector<const Buffer*> buffers;
     for (std::size_t unit = 0; unit < model_.unit_count(); ++unit) {
       for (const Buffer* buffer : model_.unit(unit).buffers()) {
-        const TensorSource source{
-            .kind = TensorSource::Kind::buffer, .unit = unit, .place = model_.unit(unit).index_of(*buffer)};
+        const TensorSource source{.kind = TensorSource::Kind::buffer,
+                                  .unit = unit,
+                                  .place = model_.unit(unit).index_of(*buffer),
+                                  .role = plan.options.role.value_or(0)};
         mine.push_back(crc32c(values.share(source).bytes));
         buffers.push_back(buffer);
       }
     }
+    for (const plan::Plan* role : model_.plans()) mine.resize(std::max(mine.size(), buffers_of(*role)));
     if (mine.empty()) return;
     const std::vector<std::byte> all = channel_.gather(std::as_bytes(std::span(mine)), "checkpoint: buffers");
     for (std::size_t rank = 1; rank < channel_.size(); ++rank) {
+      if (plan.options.role && plan.job_rank(plan.rank_of(rank)) != rank) continue;  // of another role
       const auto crc = [&](std::size_t of, std::size_t i) {
         return all.data() + (of * mine.size() + i) * sizeof(std::uint32_t);
       };
-      for (std::size_t i = 0; i < mine.size(); ++i) {
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
         const std::size_t unit = buffers[i]->unit()->index();
         const AxisSet apart = plan.units[unit].apart;
-        const std::size_t first = plan.mesh.rank_at(plan.mesh.place_at(apart, plan.variant_of(unit, rank)));
+        const std::size_t variant = plan.variant_of(unit, plan.rank_of(rank));
+        const std::size_t first = plan.job_rank(plan.mesh.rank_at(plan.mesh.place_at(apart, variant)));
         if (std::memcmp(crc(first, i), crc(rank, i), sizeof(std::uint32_t)) == 0) continue;
         throw UsageError(fmt::format(
             "buffer {} has other values on rank {} than on rank {}, and a checkpoint has one for all{}: before saving, "
@@ -344,10 +365,16 @@ class Checkpointer::Implementation {
     }
   }
 
+  static std::size_t buffers_of(const plan::Plan& plan) {
+    std::size_t count = 0;
+    for (const plan::UnitSpec& unit : plan.units) count += unit.buffers.size();
+    return count;
+  }
+
   // The save uses the plan and the staging of the model, which hold_plan() keeps.
   std::unique_ptr<checkpoint::Save> prepared(const ShardValues& values, const TrainingProgress& progress,
                                              bool over_channel) {
-    return std::make_unique<checkpoint::Save>(model_.plan(),
+    return std::make_unique<checkpoint::Save>(model_.plans(),
                                               checkpoint::SaveInput{.step = progress.step,
                                                                     .files = files(),
                                                                     .values = values,

@@ -41,34 +41,42 @@ std::string stored_name_of(const plan::UnitSpec& unit, const std::string& tensor
   return replica ? plan::name_of_variant(unit, tensor, *replica) : tensor;
 }
 
-std::vector<LaidTensor> masters(const plan::Plan& plan) {
+void for_each_unit(const Plans& plans, const std::function<void(std::size_t role, std::size_t unit)>& visit) {
+  for (std::size_t role = 0; role < plans.size(); ++role) {
+    for (std::size_t unit = 0; unit < plans[role]->units.size(); ++unit) visit(role, unit);
+  }
+}
+
+std::vector<LaidTensor> masters(const Plans& plans) {
   std::vector<LaidTensor> result;
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+  for_each_unit(plans, [&](std::size_t role, std::size_t unit) {
+    const plan::Plan& plan = *plans[role];
     const plan::UnitSpec& spec = plan.units[unit];
     for_each_replica(plan, unit, [&](std::optional<std::size_t> replica) {
       for (std::size_t p = 0; p < spec.parameters.size(); ++p) {
         const plan::ParameterSpec& parameter = spec.parameters[p];
         if (parameter.slice && replica > 0u) continue;
         const auto whose = parameter.slice ? std::nullopt : replica;
-        result.push_back(tensor({.kind = Kind::master, .unit = unit, .place = p, .replica = whose},
+        result.push_back(tensor({.kind = Kind::master, .unit = unit, .place = p, .replica = whose, .role = role},
                                 stored_name_of(spec, parameter.name, whose),
                                 plan::whole_shape(parameter.shape, parameter.slice), plan.precision(unit).masters));
       }
     });
-  }
+  });
   return result;
 }
 
-bool is_frozen(const plan::Plan& plan, const LaidTensor& master) {
-  return plan.units[master.source.unit].parameters[master.source.place].frozen;
+bool is_frozen(const Plans& plans, const LaidTensor& master) {
+  return plan_of(plans, master.source).units[master.source.unit].parameters[master.source.place].frozen;
 }
 
 // Adds for each trained parameter one tensor like `source`: `prefix/parameter`.
-void add_trained(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
+void add_trained(std::vector<LaidTensor>& to, const Plans& plans, const std::string& prefix,
                  const TensorSource& source) {
-  for (const LaidTensor& master : masters(plan)) {
-    if (is_frozen(plan, master)) continue;
+  for (const LaidTensor& master : masters(plans)) {
+    if (is_frozen(plans, master)) continue;
     TensorSource of_parameter = source;
+    of_parameter.role = master.source.role;
     of_parameter.unit = master.source.unit;
     of_parameter.place = master.source.place;
     to.push_back(tensor(of_parameter, state_tensor_name(prefix, master.spec.name), master.spec.shape));
@@ -90,19 +98,32 @@ void align(std::vector<LaidTensor>& tensors) {
                    [](const LaidTensor& a, const LaidTensor& b) { return a.size_of(1) > b.size_of(1); });
 }
 
+// Each once, in the order of roles.
+std::vector<std::string> state_names(const Plans& plans, std::size_t program) {
+  std::vector<std::string> names;
+  for (const plan::Plan* plan : plans) {
+    for (const std::string& state : plan->trained_states(program)) {
+      if (std::find(names.begin(), names.end(), state) == names.end()) names.push_back(state);
+    }
+  }
+  return names;
+}
+
 // The optimizers', of all replicas or of one.
-void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::string& prefix,
+void add_states(std::vector<LaidTensor>& to, const Plans& plans, const std::string& prefix,
                 std::optional<std::size_t> replica) {
   TensorSource source = any_parameter(Kind::state);
   source.replica = replica;
-  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    for (const std::string& name : plan.trained_states(program)) {
-      for (const LaidTensor& master : masters(plan)) {
-        if (is_frozen(plan, master) || !plan.trains(master.source.unit, program)) continue;
+  for (std::size_t program = 0; program < plans.front()->programs.size(); ++program) {
+    for (const std::string& name : state_names(plans, program)) {
+      for (const LaidTensor& master : masters(plans)) {
+        const plan::Plan& plan = plan_of(plans, master.source);
+        if (is_frozen(plans, master) || !plan.trains(master.source.unit, program)) continue;
         const std::vector<plan::StateSpec>& states = plan.unit_states(master.source.unit);
         const auto found = std::find_if(states.begin(), states.end(),
                                         [&](const plan::StateSpec& state) { return state.name == name; });
         if (found == states.end() || !plan.has_value(master.source.unit, master.source.place, *found)) continue;
+        source.role = master.source.role;
         source.unit = master.source.unit;
         source.place = master.source.place;
         if (!replica) source.replica = master.source.replica;
@@ -116,40 +137,41 @@ void add_states(std::vector<LaidTensor>& to, const plan::Plan& plan, const std::
 }
 
 // Between outer steps each replica has masters of its own, which are states of how the common ones move.
-std::vector<LaidTensor> states_of_replicas(const plan::Plan& plan) {
+std::vector<LaidTensor> states_of_replicas(const Plans& plans) {
   std::vector<LaidTensor> result;
-  add_trained(result, plan, "outer_momentum", any_parameter(Kind::outer_momentum));
-  for (std::size_t replica = 0; replica < plan.mesh.size(plan.diverging()); ++replica) {
+  add_trained(result, plans, "outer_momentum", any_parameter(Kind::outer_momentum));
+  const plan::Plan& any = *plans.front();
+  for (std::size_t replica = 0; replica < any.mesh.size(any.diverging()); ++replica) {
     const std::string prefix = fmt::format("replica.{}/", replica);
     TensorSource source = any_parameter(Kind::masters_apart);
     source.replica = replica;
-    add_trained(result, plan, prefix + "master", source);
-    add_states(result, plan, prefix, replica);
+    add_trained(result, plans, prefix + "master", source);
+    add_states(result, plans, prefix, replica);
   }
   return result;
 }
 
 // Returns the masters that replicas which train apart had in common last, and those that never change.
-std::vector<LaidTensor> common_masters(const plan::Plan& plan) {
-  std::vector<LaidTensor> result = masters(plan);
+std::vector<LaidTensor> common_masters(const Plans& plans) {
+  std::vector<LaidTensor> result = masters(plans);
   for (LaidTensor& master : result) {
-    if (!is_frozen(plan, master)) master.source.kind = Kind::anchor;
+    if (!is_frozen(plans, master)) master.source.kind = Kind::anchor;
   }
   return result;
 }
 
-std::vector<LaidTensor> untrained(const plan::Plan& plan) {
+std::vector<LaidTensor> untrained(const Plans& plans) {
   std::vector<LaidTensor> result;
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    const plan::UnitSpec& spec = plan.units[unit];
-    for_each_replica(plan, unit, [&](std::optional<std::size_t> replica) {
+  for_each_unit(plans, [&](std::size_t role, std::size_t unit) {
+    const plan::UnitSpec& spec = plans[role]->units[unit];
+    for_each_replica(*plans[role], unit, [&](std::optional<std::size_t> replica) {
       for (std::size_t b = 0; b < spec.buffers.size(); ++b) {
         const plan::BufferSpec& buffer = spec.buffers[b];
-        result.push_back(tensor({.kind = Kind::buffer, .unit = unit, .place = b, .replica = replica},
+        result.push_back(tensor({.kind = Kind::buffer, .unit = unit, .place = b, .replica = replica, .role = role},
                                 stored_name_of(spec, buffer.name, replica), buffer.shape));
       }
     });
-  }
+  });
   return result;
 }
 
@@ -235,17 +257,6 @@ Metadata model_metadata(const std::vector<LaidTensor>& masters, const Metadata& 
   return metadata;
 }
 
-// Each once, in the order of programs.
-std::vector<std::string> state_names(const plan::Plan& plan) {
-  std::vector<std::string> names;
-  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
-    for (const std::string& state : plan.trained_states(program)) {
-      if (std::find(names.begin(), names.end(), state) == names.end()) names.push_back(state);
-    }
-  }
-  return names;
-}
-
 // Otherwise a save would find it when all is written.
 void require_readable_manifest(const CheckpointFiles& files) {
   std::uint64_t blocks = block_count(state_limit), bytes = 0;
@@ -263,21 +274,32 @@ void require_readable_manifest(const CheckpointFiles& files) {
                   bytes, blocks, size.count(), manifest_limit.count()));
 }
 
-CheckpointFiles lay_out(const plan::Plan& plan, std::vector<LaidTensor> of_model, std::vector<LaidTensor> states,
-                        const LayoutOptions& options) {
-  CheckpointFiles files;
-  align(of_model);
-  const Metadata metadata = model_metadata(of_model, options.aliases, options.metadata);
-  add(files, {.stem = "model", .tensors = std::move(of_model), .metadata = metadata}, options.split);
-  const std::string names = fmt::format("{}", fmt::join(state_names(plan), ","));
-  align(states);
-  add(files, {.stem = "optimizer", .tensors = std::move(states), .metadata = {{"states", names}}}, options.split);
-  std::vector<LaidTensor> buffers = untrained(plan);
-  if (!buffers.empty()) {
-    add(files, {.stem = "buffers", .tensors = std::move(buffers), .metadata = {{"format", "pt"}}}, options.split);
+std::vector<LaidTensor> of_model(const Plans& plans, bool apart) {
+  return apart ? common_masters(plans) : masters(plans);
+}
+
+std::vector<LaidTensor> of_optimizers(const Plans& plans, bool apart) {
+  if (apart) return states_of_replicas(plans);
+  std::vector<LaidTensor> states;
+  add_states(states, plans, "", std::nullopt);
+  return states;
+}
+
+std::vector<LaidTensor> stored_once(std::vector<LaidTensor> tensors, const Plans& plans) {
+  std::erase_if(tensors,
+                [&](const LaidTensor& tensor) { return plan_of(plans, tensor.source).units[tensor.source.unit].tied; });
+  align(tensors);
+  return tensors;
+}
+
+std::string state_names(const Plans& plans) {
+  std::vector<std::string> names;
+  for (std::size_t program = 0; program < plans.front()->programs.size(); ++program) {
+    for (std::string& state : state_names(plans, program)) {
+      if (std::find(names.begin(), names.end(), state) == names.end()) names.push_back(std::move(state));
+    }
   }
-  require_readable_manifest(files);
-  return files;
+  return fmt::format("{}", fmt::join(names, ","));
 }
 
 }  // namespace
@@ -286,15 +308,30 @@ std::string state_tensor_name(const std::string& state, const std::string& param
   return state + "/" + parameter;
 }
 
-CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options) {
-  if (!plan.diverges()) return lay_out_together(plan, options);
-  return lay_out(plan, common_masters(plan), states_of_replicas(plan), options);
+std::vector<LaidTensor> tensors_of(const Plans& plans, bool apart) {
+  std::vector<LaidTensor> result = of_model(plans, apart);
+  std::ranges::move(of_optimizers(plans, apart), std::back_inserter(result));
+  std::ranges::move(untrained(plans), std::back_inserter(result));
+  return result;
 }
 
-CheckpointFiles lay_out_together(const plan::Plan& plan, const LayoutOptions& options) {
-  std::vector<LaidTensor> states;
-  add_states(states, plan, "", std::nullopt);
-  return lay_out(plan, masters(plan), std::move(states), options);
+CheckpointFiles lay_out(const Plans& plans, const LayoutOptions& options) {
+  CheckpointFiles files;
+  const bool apart = plans.front()->diverges();
+  std::vector<LaidTensor> weights = stored_once(of_model(plans, apart), plans);
+  const Metadata metadata = model_metadata(weights, options.aliases, options.metadata);
+  add(files, {.stem = "model", .tensors = std::move(weights), .metadata = metadata}, options.split);
+  add(files,
+      {.stem = "optimizer",
+       .tensors = stored_once(of_optimizers(plans, apart), plans),
+       .metadata = {{"states", state_names(plans)}}},
+      options.split);
+  std::vector<LaidTensor> buffers = stored_once(untrained(plans), plans);
+  if (!buffers.empty()) {
+    add(files, {.stem = "buffers", .tensors = std::move(buffers), .metadata = {{"format", "pt"}}}, options.split);
+  }
+  require_readable_manifest(files);
+  return files;
 }
 
 }  // namespace tessera::checkpoint

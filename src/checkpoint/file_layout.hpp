@@ -1,5 +1,6 @@
 // The tensor files of a checkpoint: which tensor stands where. A pure function of the model, the same on every rank,
-// whatever the strategy and the number of ranks; with outer steps of the number of replicas, too.
+// whatever the strategy and the number of ranks; with outer steps of the number of replicas, too. Roles' units follow
+// each other, and one that is tied stands in the checkpoint once.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,12 @@ struct TensorSource {
   // Masters and states of replicas that train apart, and whatever is of a unit in each replica: whose. None of slices,
   // which are of one tensor.
   std::optional<std::size_t> replica = std::nullopt;
+  std::size_t role = 0;  // whose plan has the unit
 };
+
+// Those of a job's roles (ShardedModel::plans()).
+using Plans = std::vector<const plan::Plan*>;
+inline const plan::Plan& plan_of(const Plans& plans, const TensorSource& source) { return *plans[source.role]; }
 
 struct LaidTensor {
   TensorSource source;
@@ -63,13 +69,14 @@ struct LayoutOptions {
   Bytes split = split_limit;
 };
 
-// Lays out a checkpoint of the plan's model: with outer steps what the replicas have in common, and what each has for
+// Lays out a checkpoint of the plans' model: with outer steps what the replicas have in common, and what each has for
 // itself. Throws UsageError for an alias of what is not there, or whose name is taken, and for a model so large that no
 // reader would take the manifest.
-CheckpointFiles lay_out(const plan::Plan& plan, const LayoutOptions& options);
+CheckpointFiles lay_out(const Plans& plans, const LayoutOptions& options);
 
-// Lays out a checkpoint of the same model where replicas do not train apart.
-CheckpointFiles lay_out_together(const plan::Plan& plan, const LayoutOptions& options);
+// Lists what the model has to find in a checkpoint, of replicas that train apart, or of a model of which none do.
+// Tensors of tied units are there in each role that has them. They have no places.
+std::vector<LaidTensor> tensors_of(const Plans& plans, bool apart);
 
 // The name of an optimizer's state of a parameter: "m/blocks.3.weight".
 std::string state_tensor_name(const std::string& state, const std::string& parameter);

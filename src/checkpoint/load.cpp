@@ -59,17 +59,19 @@ std::string difference(const LaidTensor& wanted, const CheckpointTensor* stored)
 
 // Names what the optimizers of a checkpoint and of the model keep, where that differs; the tensors' differences alone
 // would say so in thousands.
-std::string difference_of_optimizers(const CheckpointReader& reader, const plan::Plan& plan) {
-  if (plan.diverges() || !reader.state().replicas.empty()) return {};
+std::string difference_of_optimizers(const CheckpointReader& reader, const Plans& plans) {
+  if (plans.front()->diverges() || !reader.state().replicas.empty()) return {};
   std::set<std::string> stored, wanted, described;
   for (const CheckpointTensor& tensor : reader.tensors(TensorKind::optimizer)) {
     stored.insert(tensor.name.substr(0, tensor.name.find('/')));
   }
-  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    if (!plan.trains(unit)) continue;
-    for (const plan::StateSpec& state : plan.unit_states(unit)) {
-      wanted.insert(state.name);
-      described.insert(plan::describe(state));
+  for (const plan::Plan* plan : plans) {
+    for (std::size_t unit = 0; unit < plan->units.size(); ++unit) {
+      if (!plan->trains(unit)) continue;
+      for (const plan::StateSpec& state : plan->unit_states(unit)) {
+        wanted.insert(state.name);
+        described.insert(plan::describe(state));
+      }
     }
   }
   if (stored.empty() || stored == wanted) return {};
@@ -85,18 +87,17 @@ struct Match {
 };
 
 // The tensors that both have. Throws a DataError with all that differs, unless part of them is enough.
-std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles& files, const LoadInput& input) {
+std::vector<Match> matches(const CheckpointReader& reader, const std::vector<LaidTensor>& tensors,
+                           const LoadInput& input) {
   std::vector<Match> result;
   Differences differences;
   std::set<const CheckpointTensor*> known;
-  for (const LaidFile& file : files.tensors) {
-    for (const LaidTensor& wanted : file.tensors) {
-      const CheckpointTensor* stored = reader.find(kind_of(wanted.source), wanted.spec.name);
-      const std::string text = difference(wanted, stored);
-      if (text.empty()) result.push_back({&wanted, stored});
-      if (!text.empty()) differences.add(text);
-      known.insert(stored);
-    }
+  for (const LaidTensor& wanted : tensors) {
+    const CheckpointTensor* stored = reader.find(kind_of(wanted.source), wanted.spec.name);
+    const std::string text = difference(wanted, stored);
+    if (text.empty()) result.push_back({&wanted, stored});
+    if (!text.empty()) differences.add(text);
+    known.insert(stored);
   }
   for (const TensorKind kind : tensor_kinds) {
     for (const CheckpointTensor& stored : reader.tensors(kind)) {
@@ -106,32 +107,32 @@ std::vector<Match> matches(const CheckpointReader& reader, const CheckpointFiles
   }
   if (differences.empty() || input.partial) return result;
   throw DataError(fmt::format("{}: does not fit the model: {}{}", reader.folder().string(), differences.text(),
-                              difference_of_optimizers(reader, input.plan)));
+                              difference_of_optimizers(reader, input.plans)));
 }
 
 // Returns for each program false where it keeps states, and none of them was found.
-std::vector<bool> programs_with_states(const CheckpointFiles& files, std::span<const Match> matches,
-                                       const plan::Plan& plan) {
-  std::vector<bool> result(plan.programs.size(), true);
+std::vector<bool> programs_with_states(const std::vector<LaidTensor>& tensors, std::span<const Match> matches,
+                                       const Plans& plans) {
+  std::vector<bool> result(plans.front()->programs.size(), true);
   const auto set = [&](const LaidTensor& tensor, bool value) {
-    if (tensor.source.kind == TensorSource::Kind::state) result[plan.trainers[tensor.source.unit]] = value;
+    if (tensor.source.kind != TensorSource::Kind::state) return;
+    result[plan_of(plans, tensor.source).trainers[tensor.source.unit]] = value;
   };
-  for (const LaidFile& file : files.tensors) {
-    for (const LaidTensor& wanted : file.tensors) set(wanted, false);
-  }
+  for (const LaidTensor& wanted : tensors) set(wanted, false);
   for (const Match& match : matches) set(*match.wanted, true);
   return result;
 }
 
-std::vector<std::vector<bool>> states_found(const CheckpointFiles& files, std::span<const Match> matches,
+// Those of this rank's role.
+std::vector<std::vector<bool>> states_found(const std::vector<LaidTensor>& tensors, std::span<const Match> matches,
                                             const plan::Plan& plan) {
   std::vector<std::vector<std::size_t>> missing;
   for (const plan::UnitSpec& unit : plan.units) missing.emplace_back(unit.parameters.size());
-  const auto is_state = [](const TensorSource& source) { return source.kind == TensorSource::Kind::state; };
-  for (const LaidFile& file : files.tensors) {
-    for (const LaidTensor& wanted : file.tensors) {
-      if (is_state(wanted.source)) ++missing[wanted.source.unit][wanted.source.place];
-    }
+  const auto is_state = [&](const TensorSource& source) {
+    return source.kind == TensorSource::Kind::state && source.role == plan.options.role.value_or(0);
+  };
+  for (const LaidTensor& wanted : tensors) {
+    if (is_state(wanted.source)) ++missing[wanted.source.unit][wanted.source.place];
   }
   for (const Match& match : matches) {
     if (is_state(match.wanted->source)) --missing[match.wanted->source.unit][match.wanted->source.place];
@@ -145,7 +146,7 @@ std::vector<std::vector<bool>> states_found(const CheckpointFiles& files, std::s
 }
 
 // In passes: a stored tensor that several of the model's parameters are to have, as those that were tied when it was
-// saved, is read in as many.
+// saved, is read in as many. Other roles' tensors have no values here.
 std::vector<std::vector<TensorRange>> my_ranges(const std::vector<Match>& matches, const LoadInput& input) {
   std::vector<std::vector<TensorRange>> passes;
   std::map<const CheckpointTensor*, std::size_t> uses;
@@ -235,15 +236,15 @@ void require_programs(const LoadInput& input, const CheckpointReader& reader) {
 
 Loaded load(const LoadInput& input) {
   std::optional<CheckpointReader> reader;
-  CheckpointFiles files;
+  std::vector<LaidTensor> tensors;
   std::vector<Match> found;
   bool apart = false;
   input.channel.together("checkpoint: open", [&](const Pause&) {
     reader.emplace(input.path, input.block);
     apart = goes_on_apart(input, *reader);
     require_programs(input, *reader);
-    files = apart ? lay_out(input.plan, {}) : lay_out_together(input.plan, {});
-    found = matches(*reader, files, input);
+    tensors = tensors_of(input.plans, apart);
+    found = matches(*reader, tensors, input);
   });
   // Ranks that read another one, or another part, would have a model of pieces of both.
   input.channel.require_equal(fnv1a(compose(reader->manifest())), "the checkpoint of load()");
@@ -254,8 +255,8 @@ Loaded load(const LoadInput& input) {
   });
   return {.state = reader->state(),
           .outer_steps_begin = input.plan.diverges() && !apart,
-          .counts_go_on = programs_with_states(files, found, input.plan),
-          .states_found = states_found(files, found, input.plan)};
+          .counts_go_on = programs_with_states(tensors, found, input.plans),
+          .states_found = states_found(tensors, found, input.plan)};
 }
 
 std::optional<FoundCheckpoint> latest(const LatestInput& input) {

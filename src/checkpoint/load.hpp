@@ -15,7 +15,8 @@
 namespace tessera::checkpoint {
 
 struct LoadInput {
-  const plan::Plan& plan;
+  const plan::Plan& plan;     // of this rank
+  Plans plans;                // of all roles
   const ShardValues& values;  // of this rank, in the host's memory
   const std::filesystem::path& path;
   bool partial;

@@ -234,8 +234,8 @@ void BlockExchange::exchange(std::span<const Block> group, std::size_t round) {
 
 class Save::Parts {
  public:
-  Parts(const plan::Plan& plan, SaveInput input)
-      : in_(std::move(input)), map_(plan, in_.files), channel_(in_.channel) {}
+  Parts(Plans plans, SaveInput input)
+      : in_(std::move(input)), map_(std::move(plans), in_.files), channel_(in_.channel) {}
 
   void share() {
     fresh_ = begin();
@@ -399,7 +399,7 @@ Staging::Staging(std::span<std::byte> memory, std::size_t ranks) {
   parts = memory.subspan(sizes.block.count(), (ranks * part).count());
 }
 
-Save::Save(const plan::Plan& plan, SaveInput input) : parts_(std::make_unique<Parts>(plan, std::move(input))) {}
+Save::Save(Plans plans, SaveInput input) : parts_(std::make_unique<Parts>(std::move(plans), std::move(input))) {}
 Save::~Save() = default;
 void Save::share() { parts_->share(); }
 void Save::finish() { parts_->finish(); }

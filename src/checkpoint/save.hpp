@@ -45,7 +45,7 @@ struct SaveInput {
 // wrong once the new one stands (removing old ones) is a warning. Collective.
 class Save {
  public:
-  Save(const plan::Plan& plan, SaveInput input);  // the plan outlives it
+  Save(Plans plans, SaveInput input);  // the plans outlive it
   ~Save();
 
   // Begins the save, and brings elements of blocks that several ranks have to the rank that writes each. Unless the

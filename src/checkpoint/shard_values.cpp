@@ -22,11 +22,14 @@ std::size_t most_states(const plan::Plan& plan) {
 }  // namespace
 
 ShardValues::ShardValues(FullyShard& model)
-    : stream_(&model.stream()), units_(model.unit_count()), states_(most_states(model.plan())) {
+    : stream_(&model.stream()),
+      units_(model.unit_count()),
+      states_(most_states(model.plan())),
+      role_(model.plan().options.role.value_or(0)) {
   const plan::Plan& plan = model.plan();
   shares_.resize((2 + states_ + 2) * units_);
   for (std::size_t u = 0; u < units_; ++u) {
-    variants_.push_back(plan.variant_of(u, static_cast<std::size_t>(model.world().rank())));
+    variants_.push_back(plan.variant_of(u, plan.rank_of(static_cast<std::size_t>(model.world().rank()))));
     take(model, row_of(TensorSource::Kind::master), u, "master");
     std::vector<Share>& buffers = shares(row_of(TensorSource::Kind::buffer), u);
     for (const Buffer* buffer : model.unit(u).buffers()) {
@@ -65,6 +68,7 @@ std::size_t ShardValues::row_of(TensorSource::Kind kind, std::size_t state) cons
 
 const ShardValues::Share& ShardValues::share(const TensorSource& source) const {
   static const Share nothing;
+  if (source.role != role_) return nothing;
   if (source.replica && *source.replica != variants_[source.unit]) return nothing;
   const std::vector<Share>& of_unit = shares_[row_of(source.kind, source.state) * units_ + source.unit];
   return of_unit.empty() ? nothing : of_unit.at(source.place);
@@ -99,8 +103,8 @@ void ShardValues::begin_outer_steps() const {
       const Share& anchor = anchors[place];
       if (anchor.bytes.empty()) continue;
       const Bytes size(anchor.bytes.size());
-      const Share& master = share({.kind = TensorSource::Kind::master, .unit = u, .place = place});
-      const Share& momentum = share({.kind = TensorSource::Kind::outer_momentum, .unit = u, .place = place});
+      const Share& master = shares_[row_of(TensorSource::Kind::master) * units_ + u].at(place);
+      const Share& momentum = shares_[row_of(TensorSource::Kind::outer_momentum) * units_ + u].at(place);
       // The anchor's share may begin behind the master's first element.
       const std::size_t before = (anchor.first - master.first) * sizeof(float);
       kernels::copy(*stream_, anchor.bytes.data(), master.bytes.subspan(before, anchor.bytes.size()).data(), size);

@@ -49,6 +49,7 @@ class ShardValues {
   Stream* stream_;  // of the device that the values are on, or copies of which they are
   std::size_t units_;
   std::size_t states_;
+  std::size_t role_;                        // this rank's
   std::vector<std::size_t> variants_;       // by unit: this rank's (Plan::variant_of)
   std::vector<std::vector<Share>> shares_;  // [masters, states…, buffers, anchors, outer momenta][unit][place]
 };

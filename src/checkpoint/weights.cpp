@@ -33,11 +33,6 @@ namespace {
 using checkpoint::Pause;
 using checkpoint::shown_name;
 
-// A unit that each replica has of its own counts once for each.
-std::size_t units_stored(const FullyShard& model, std::size_t unit) {
-  return model.plan().mesh.size(model.plan().units[unit].apart);
-}
-
 std::string name_in_file(const plan::UnitSpec& unit, const plan::ParameterSpec& parameter, std::size_t variant) {
   return plan::name_of_variant(unit, parameter, variant);
 }
@@ -49,34 +44,39 @@ Shape shape_in_file(const plan::ParameterSpec& parameter) {
 }
 Shape shape_in_file(const plan::BufferSpec& buffer) { return buffer.shape; }
 
-// A model's file has its parameters, and its buffers behind them.
+// A model's file has its parameters, and its buffers behind them, of all roles.
 struct ModelTensors {
+  // The tensors of this rank's units have these places, variant after variant. Slices of one tensor have one, and so
+  // have tied units.
+  using Places = std::vector<std::vector<std::size_t>>;
+
   explicit ModelTensors(const FullyShard& model) {
-    add(model, &plan::UnitSpec::parameters);
+    add(model, &plan::UnitSpec::parameters, places_of_parameters);
     parameters = specs.size();
-    add(model, &plan::UnitSpec::buffers);
+    add(model, &plan::UnitSpec::buffers, places_of_buffers);
   }
   std::vector<TensorSpec> specs;
   std::size_t parameters;
-  // A unit's tensors have these places, variant after variant. Slices of one tensor have one.
-  std::vector<std::vector<std::size_t>> places_of_parameters;
+  Places places_of_parameters;
+  Places places_of_buffers;
 
  private:
   template <typename Tensor>
-  void add(const FullyShard& model, std::vector<Tensor> plan::UnitSpec::*of_unit) {
+  void add(const FullyShard& model, std::vector<Tensor> plan::UnitSpec::*of_unit, Places& mine) {
     std::map<std::string, std::size_t> places;
-    for (std::size_t u = 0; u < model.unit_count(); ++u) {
-      const plan::UnitSpec& unit = model.plan().units[u];
-      std::vector<std::size_t> places_of_unit;
-      for (std::size_t variant = 0; variant < units_stored(model, u); ++variant) {
-        for (const Tensor& tensor : unit.*of_unit) {
-          const std::string name = name_in_file(unit, tensor, variant);
-          const auto [place, is_new] = places.emplace(name, specs.size());
-          places_of_unit.push_back(place->second);
-          if (is_new) specs.push_back({.name = name, .shape = shape_in_file(tensor), .dtype = DType::fp32});
+    for (const plan::Plan* plan : model.plans()) {
+      for (const plan::UnitSpec& unit : plan->units) {
+        std::vector<std::size_t> places_of_unit;
+        for (std::size_t variant = 0; variant < plan->mesh.size(unit.apart); ++variant) {
+          for (const Tensor& tensor : unit.*of_unit) {
+            const std::string name = name_in_file(unit, tensor, variant);
+            const auto [place, is_new] = places.emplace(name, specs.size());
+            places_of_unit.push_back(place->second);
+            if (is_new) specs.push_back({.name = name, .shape = shape_in_file(tensor), .dtype = DType::fp32});
+          }
         }
+        if (plan->options.role == model.plan().options.role) mine.push_back(std::move(places_of_unit));
       }
-      if constexpr (std::is_same_v<Tensor, plan::ParameterSpec>) places_of_parameters.push_back(places_of_unit);
     }
   }
 };
@@ -113,9 +113,10 @@ std::vector<ParameterPiece> pieces_of(FullyShard& model, const Unit& unit, Visit
 void for_each_portion(FullyShard& model, const ModelTensors& tensors, Visiting visiting,
                       const std::function<void(const WeightPiece&)>& visit) {
   const plan::Plan& plan = model.plan();
-  const auto rank = static_cast<std::size_t>(model.world().rank());
+  const std::size_t rank = plan.rank_of(static_cast<std::size_t>(model.world().rank()));
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const Unit& unit = model.unit(u);
+    if (visiting == Visiting::reads && plan.units[u].tied) continue;
     const std::size_t variant = plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank);
     HostPieces here(model.stream(), pieces_of(model, unit, visiting));
     for (const ParameterPiece& piece : here.pieces()) {
@@ -139,29 +140,30 @@ void for_each_portion(FullyShard& model, const ModelTensors& tensors, Visiting v
   }
 }
 
-// Calls `visit(tensor, buffer)` for the buffers that this rank has; `first`: where they begin among the tensors.
+// Calls `visit(tensor, buffer)` for the buffers that this rank has.
 template <typename Visit>
-void for_each_buffer(FullyShard& model, std::size_t first, const Visit& visit) {
+void for_each_buffer(FullyShard& model, const ModelTensors& tensors, const Visit& visit) {
   const plan::Plan& plan = model.plan();
-  const auto rank = static_cast<std::size_t>(model.world().rank());
+  const std::size_t rank = plan.rank_of(static_cast<std::size_t>(model.world().rank()));
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const std::span<Buffer* const> buffers = model.unit(u).buffers();
-    const std::size_t mine = first + (plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank) * buffers.size());
-    for (std::size_t i = 0; i < buffers.size(); ++i) visit(mine + i, *buffers[i]);
-    first += buffers.size() * units_stored(model, u);
+    const std::size_t variant = plan.units[u].apart.empty() ? 0 : plan.variant_of(u, rank);
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      visit(tensors.places_of_buffers[u][variant * buffers.size() + i], *buffers[i]);
   }
 }
 
 // Every rank has values of its own: those of the first that has the unit in common with others are written.
-bool writes_buffers(const FullyShard& model, std::size_t unit, std::size_t rank) {
+bool writes_buffers(FullyShard& model, std::size_t unit) {
   const plan::Plan& plan = model.plan();
+  const std::size_t rank = plan.rank_of(static_cast<std::size_t>(model.world().rank()));
   const AxisSet apart = plan.units[unit].apart;
   return rank == (apart.empty() ? 0 : plan.mesh.rank_at(plan.mesh.place_at(apart, plan.variant_of(unit, rank))));
 }
 
-void write_buffers(FullyShard& model, std::size_t first, SafetensorsWriter& writer) {
-  for_each_buffer(model, first, [&](std::size_t tensor, const Buffer& buffer) {
-    if (!writes_buffers(model, buffer.unit()->index(), static_cast<std::size_t>(model.world().rank()))) return;
+void write_buffers(FullyShard& model, const ModelTensors& tensors, SafetensorsWriter& writer) {
+  for_each_buffer(model, tensors, [&](std::size_t tensor, const Buffer& buffer) {
+    if (!writes_buffers(model, buffer.unit()->index())) return;
     std::vector<float> values(buffer.elements());
     kernels::copy(model.stream(), values.data(), model.buffer(buffer).data(), Bytes(values.size() * sizeof(float)));
     model.stream().synchronize();
@@ -313,7 +315,7 @@ void dump_weights(FullyShard& model, const std::filesystem::path& path,
       writer.write(portion.tensor, Bytes(portion.first * sizeof(float)), std::as_bytes(portion.values));
       pause();
     });
-    write_buffers(model, tensors.parameters, writer);
+    write_buffers(model, tensors, writer);
     checkpoint::run_apart(pause, [&] { writer.flush(); });
   });
   checkpoint::run_together(world, "dump_weights: finish", [&](const Pause& pause) {
@@ -339,7 +341,7 @@ void load_weights(FullyShard& model, const std::filesystem::path& path, const Lo
       reader->read_floats(*named.find(tensors.specs[portion.tensor].name), portion.first, portion.values);
       pause();
     });
-    for_each_buffer(model, tensors.parameters, [&](std::size_t tensor, const Buffer& buffer) {
+    for_each_buffer(model, tensors, [&](std::size_t tensor, const Buffer& buffer) {
       const StoredTensor* const stored = named.find(tensors.specs[tensor].name);
       if (stored == nullptr) return;
       std::vector<float> values(buffer.elements());

@@ -491,7 +491,7 @@ void add_disk_staging(Plan& plan, BufferList& list) {
 void add_checkpoints(Plan& plan, BufferList& list) {
   if (plan.options.checkpointing == Checkpointing::none) return;
   plan.checkpoint_staging = list.add("checkpoint staging", Category::checkpoints,
-                                     checkpoint_staging(plan.options.ranks).size(), MemorySpace::host);
+                                     checkpoint_staging(plan.job_ranks()).size(), MemorySpace::host);
   if (plan.options.checkpointing != Checkpointing::background) return;
   plan.checkpoint_copy = list.add("checkpoint copy", Category::checkpoints, checkpoint_copy(plan), MemorySpace::host);
 }

@@ -70,18 +70,18 @@ std::size_t program_or_current(ModelState& model, std::optional<std::size_t> pro
                                index, model.plan.programs.size()));
 }
 
-// Ranks that take steps together count alike, and replicas that train apart each for themselves. Collective.
+// Ranks that take steps together count alike; replicas that train apart, and roles, each for themselves. Collective.
 template <typename Count>
 void require_alike(ModelState& model, std::span<const Count> counts, const std::string& call) {
   const std::string_view mine(reinterpret_cast<const char*>(counts.data()), counts.size_bytes());
   const std::vector<std::uint64_t> all = gather_values(model.world(), fnv1a(mine), call);
-  const plan::MeshShape& mesh = model.plan.mesh;
-  const AxisSet apart = model.plan.diverging();
-  for (std::size_t replica = 0; replica < mesh.size(apart); ++replica) {
+  const plan::MeshShape& mesh = model.role ? *model.options.mesh : model.plan.mesh;
+  const AxisSet apart = model.plan.diverging() | Axis::pipeline;
+  for (std::size_t group = 0; group < mesh.size(apart); ++group) {
     std::vector<int> ranks;
     std::vector<std::uint64_t> theirs;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (mesh.index_of(apart, mesh.place_of(rank)) != replica) continue;
+      if (mesh.index_of(apart, mesh.place_of(rank)) != group) continue;
       ranks.push_back(static_cast<int>(rank));
       theirs.push_back(all[rank]);
     }
@@ -236,21 +236,30 @@ void ModelInspection::set_step_scalars(const kernels::StepScalars& scalars, std:
   tessera::set_step_scalars(executor, index, scalars);
 }
 
-std::vector<std::int64_t> ModelInspection::states_begun(const Unit& unit) const {
-  state().require_mine(unit);
-  return state().executor().operations().begun(unit.index());
+std::vector<std::vector<std::int64_t>> ModelInspection::states_begun() const {
+  std::vector<std::vector<std::int64_t>> result;
+  for (const auto& unit : state().units) result.push_back(state().executor().operations().begun(unit->index()));
+  return result;
 }
-void ModelInspection::set_states_begun(const Unit& unit, std::vector<std::int64_t> begun) {
-  state().require_mine(unit);
+void ModelInspection::set_states_begun(const std::vector<std::vector<std::int64_t>>& begun) {
   Executor& executor = state().executor_between_steps("set_states_begun()");
-  if (begun.size() != unit.parameters().size()) {
-    throw UsageError(fmt::format("set_states_begun() of unit {}: {} counts for {} parameters", unit.name(),
-                                 begun.size(), unit.parameters().size()));
+  if (begun.size() != state().units.size()) {
+    throw UsageError(
+        fmt::format("set_states_begun(): counts of {} units, and there are {}", begun.size(), state().units.size()));
   }
-  state().require_one_role("set_states_begun()");
-  require_alike(state(), std::span<const std::int64_t>(begun), "set_states_begun() of unit " + unit.name());
+  std::vector<std::int64_t> all;
+  for (const auto& unit : state().units) {
+    const std::vector<std::int64_t>& counts = begun[unit->index()];
+    all.insert(all.end(), counts.begin(), counts.end());
+    if (counts.size() == unit->parameters().size()) continue;
+    throw UsageError(fmt::format("set_states_begun(): of unit {} {} counts for {} parameters", unit->name(),
+                                 counts.size(), unit->parameters().size()));
+  }
+  require_alike(state(), std::span<const std::int64_t>(all), "set_states_begun()");
   executor.synchronize();
-  executor.operations().set_begun(unit.index(), std::move(begun));
+  for (std::size_t unit = 0; unit < begun.size(); ++unit) {
+    if (plan().trains(unit)) executor.operations().set_begun(unit, begun[unit]);
+  }
 }
 
 // ---- memory, traces and the plan ----

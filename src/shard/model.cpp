@@ -353,11 +353,8 @@ void declare(ModelState& model, std::unique_ptr<Optimizer> optimizer) {
 }
 
 void check_role(const ModelState& model, const std::string& name) {
-  const auto refuse = [&](std::string_view what) {
-    throw UsageError(fmt::format("role {} has {}, which is not possible where ranks have roles", name, what));
-  };
-  if (model.options.outer.every > 0) refuse("outer steps");
-  if (model.options.checkpointing != Checkpointing::none) refuse("FullyShardOptions::checkpointing");
+  if (model.options.outer.every == 0) return;
+  throw UsageError(fmt::format("role {} has outer steps, which are not possible where ranks have roles", name));
 }
 
 // Counts any role's, in any of its programs.
@@ -514,6 +511,12 @@ void ShardedModel::recompile() {
 const plan::Plan& ShardedModel::plan() const {
   state_->executor();
   return state_->plan;
+}
+std::vector<const plan::Plan*> ShardedModel::plans() const {
+  std::vector<const plan::Plan*> result;
+  for (const plan::RankRole& role : state_->roles) result.push_back(&role.plan);
+  if (result.empty()) result.push_back(&plan());
+  return result;
 }
 const FullyShardOptions& ShardedModel::options() const { return state_->options; }
 World& ShardedModel::world() { return state_->world(); }

@@ -42,7 +42,7 @@ void ModelState::require_one_role(std::string_view call) const {
   if (!role) return;
   throw UsageError(
       fmt::format("{} is not possible where ranks have roles: it is for all ranks of a job together. Of a role there "
-                  "are windows, update(), last_step() and pieces()",
+                  "are windows, update(), last_step(), pieces() and checkpoints",
                   call));
 }
 

@@ -15,8 +15,8 @@ TEST_CASE("runs_cover_every_element_once_and_name_its_owner") {
   for (const int ranks : {1, 2, 3, 5, 7}) {
     with_model({.ranks = ranks}, [&](FullyShard& model) {
       if (model.world().rank() != 0) return;
-      const checkpoint::CheckpointFiles files = checkpoint::lay_out(model.plan(), {});
-      const checkpoint::BlockMap map(model.plan(), files);
+      const checkpoint::CheckpointFiles files = checkpoint::lay_out(model.plans(), {});
+      const checkpoint::BlockMap map(model.plans(), files);
       CHECK(map.direct().size() + map.shared().size() == map.blocks());
       std::vector<std::uint64_t> covered(files.tensors.size());
       for (const auto* blocks : {&map.direct(), &map.shared()}) {
@@ -46,8 +46,8 @@ TEST_CASE("runs_cover_every_element_once_and_name_its_owner") {
 
 TEST_CASE("each_group_of_shared_blocks_has_one_for_each_rank") {
   with_model({.ranks = 3}, [&](FullyShard& model) {
-    const checkpoint::CheckpointFiles files = checkpoint::lay_out(model.plan(), {});
-    const checkpoint::BlockMap map(model.plan(), files);
+    const checkpoint::CheckpointFiles files = checkpoint::lay_out(model.plans(), {});
+    const checkpoint::BlockMap map(model.plans(), files);
     CHECK(map.shared().size() >= 3);
     for (std::size_t i = 0; i < map.shared().size(); ++i) CHECK(map.shared()[i].writer == i % 3);
   });
@@ -59,7 +59,8 @@ TEST_CASE("a_model_whose_manifest_no_reader_would_take_is_refused_before_anythin
     return plan::compile(
         {.units = {unit}, .programs = {plan::Program::chain(1)}, .options = {}, .optimizer_states = {"m", "v"}});
   };
-  CHECK_NOTHROW(checkpoint::lay_out(planned(2'500'000), {}));  // 31 TB
-  CHECK_THROWS_WITH_AS(checkpoint::lay_out(planned(2'800'000), {}),
+  const plan::Plan fits = planned(2'500'000), not_any_more = planned(2'800'000);
+  CHECK_NOTHROW(checkpoint::lay_out({&fits}, {}));  // 31 TB
+  CHECK_THROWS_WITH_AS(checkpoint::lay_out({&not_any_more}, {}),
                        doctest::Contains("no reader takes more than 100000000"), tessera::UsageError);
 }

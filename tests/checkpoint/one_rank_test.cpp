@@ -75,8 +75,7 @@ TEST_CASE("what_one_rank_calls_alone_is_named_with_what_the_others_call") {
       {"unit", [](Fixture& f) { f.model.synchronize_buffers(); }},
       {"options, units", [](Fixture& f) { f.model.recompile(); }},
       {"set_step_scalars()", [](Fixture& f) { f.model.set_step_scalars(f.model.step_scalars()); }},
-      {"set_states_begun()",
-       [](Fixture& f) { f.model.set_states_begun(f.model.unit(0), f.model.states_begun(f.model.unit(0))); }},
+      {"set_states_begun()", [](Fixture& f) { f.model.set_states_begun(f.model.states_begun()); }},
       {"\"options, units",
        [](Fixture& f) {
          Weight other;

@@ -6,6 +6,7 @@ usage: gpt_pipeline_test.py TRAIN_GPT [--not-measurable]     where mmap cannot b
 """
 import math
 import os
+import shutil
 import sys
 import tempfile
 
@@ -73,6 +74,32 @@ def check_narrow(program):
         check_near(one, runs[0], 0.02)
 
 
+def check_checkpoints(program):
+    """What stages save, other stages and ranks without any go on from, and back; and so of files of weights."""
+    chunks = ["--schedule", "interleaved", "--chunks", 3]
+    meshes = {name: [*mesh, "--accumulate", 8 // data, "--eval-batches", 4 // data, "--hash-weights"]
+              for name, data, mesh in [("2 x 2", 2, ["--mesh", "pipeline=2,shard=2"]), ("4", 4, ["--mesh", "shard=4"]),
+                                       ("1", 1, ["--ranks", 1]), ("3", 1, ["--mesh", "pipeline=3"]),
+                                       ("chunks", 1, ["--mesh", "pipeline=2", *chunks])]}
+    whole = train(program, 4, *meshes["2 x 2"])
+    with tempfile.TemporaryDirectory() as folder:
+        def last_step(mesh, stop, *options, to="run"):
+            length = ["--steps", 4, *(["--stop-after", stop] if stop < 4 else [])]
+            return trainer_runs.train(program, folder, *MODEL, *length, "--checkpoint-dir", f"{folder}/{to}",
+                                      *meshes[mesh], *options)[-1]
+        first = last_step("2 x 2", 1, "--dump-weights", f"{folder}/weights")
+        assert first["loss_bits"] == whole[0]["loss_bits"]
+        check_near(whole[1:3], [last_step("3", 2, "--resume"), last_step("chunks", 3, "--resume")], 1e-5)
+        for mesh in meshes:
+            shutil.copytree(f"{folder}/run", f"{folder}/{mesh}")
+            check_near(whole[3:], [last_step(mesh, 4, "--resume", to=mesh)], 1e-5)
+            # A step of no learning rate shows what was loaded.
+            still = [0 if each == 0.01 else each for each in MODEL]
+            loaded = trainer_runs.train(program, folder, *still, *meshes[mesh], "--steps", 1, "--init",
+                                        f"{folder}/weights")[-1]
+            assert loaded["tensor_hashes"] == first["tensor_hashes"], mesh
+
+
 def check_refused(program):
     for text, options in [("--chunks needs --schedule interleaved", ["--mesh", "pipeline=2", "--chunks", 2]),
                           ("to be a multiple of the 2 stages", ["--mesh", "pipeline=2", "--schedule", "interleaved", "--accumulate", 3]),
@@ -92,6 +119,7 @@ def main(program, *options):
     for stages, data, accumulate in meshes:
         check_mesh(program, stages, data, accumulate, 4 if REDUCED else 20, measurable)
     check_narrow(program)
+    check_checkpoints(program)
     check_refused(program)
 
 

@@ -531,9 +531,10 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
       try {
         auto scalars = job.model.step_scalars();
         scalars.step = mine;
-        const tessera::Unit& unit = job.model.unit(0);
+        auto counts_begun = job.model.states_begun();
+        for (std::int64_t& count : counts_begun.front()) count = mine;
         if (!begun) job.model.set_step_scalars(scalars);
-        if (begun) job.model.set_states_begun(unit, std::vector<std::int64_t>(unit.parameters().size(), mine));
+        if (begun) job.model.set_states_begun(counts_begun);
       } catch (const tessera::CommunicationError& error) {
         if (++told == 1) text = error.what();
       }
@@ -543,7 +544,7 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
     return text;
   };
   for (const bool begun : {false, true}) {
-    const std::string call = begun ? "set_states_begun() of unit first" : "set_step_scalars() of program train";
+    const std::string call = begun ? "set_states_begun()" : "set_step_scalars() of program train";
     CHECK(refusal_of(begun, 1, {7, 7, 7}) == "");
     const std::string of_three = refusal_of(begun, 1, {7, 8, 7});
     CHECK_MESSAGE(of_three.starts_with(call + ": what it is given, by its hash, must be equal: ranks 0, 2 said"),

@@ -34,6 +34,8 @@ struct Cut {
   bool tied = false;                               // the last layer has the weight of the first
   std::optional<std::size_t> lost = std::nullopt;  // this layer is tied, too, to none
   bool recompute = false;
+  float momentum = 0;
+  std::size_t first_step = 0;
   std::function<void()> at_pass = nullptr;  // called in each of this rank's
 
   plan::Schedule schedule() const { return own.empty() ? plan::schedule(kind, shape) : own; }
@@ -193,7 +195,9 @@ struct Trained {
 struct Job {
   Job(World& its_world, const Cut& its_cut)
       : world(its_world), cut(its_cut), data(static_cast<std::size_t>(world.size()) / cut.shape.stages) {
-    FullyShardOptions options{.strategy = cut.strategy, .diagnostics = {.poison = true, .touch = true}};
+    FullyShardOptions options{.strategy = cut.strategy,
+                              .checkpointing = Checkpointing::blocking,
+                              .diagnostics = {.poison = true, .touch = true}};
     options.mesh.emplace(plan::MeshShape{{Axis::pipeline, cut.shape.stages}, {Axis::shard, data}});
     std::vector<std::unique_ptr<PipelinePart>> parts;
     for (std::size_t part = 0; part < cut.shape.stages * cut.shape.chunks; ++part)
@@ -205,7 +209,9 @@ struct Job {
                                                           .type = cut.type,
                                                           .buffers = cut.buffers},
                                           std::move(parts));
-    pipeline->finalize([]() -> std::unique_ptr<Optimizer> { return Sgd{.learning_rate = 0.3f, .clip_norm = 0.1f}; });
+    pipeline->finalize([this]() -> std::unique_ptr<Optimizer> {
+      return Sgd{.learning_rate = 0.3f, .momentum = cut.momentum, .clip_norm = 0.1f};
+    });
   }
 
   Part& part(std::size_t index) { return static_cast<Part&>(pipeline->part(index)); }
@@ -230,7 +236,7 @@ struct Job {
 
   Trained train() {
     Trained result;
-    for (std::size_t step = 0; step < cut.steps; ++step) {
+    for (std::size_t step = cut.first_step; step < cut.steps; ++step) {
       bring(step);
       pipeline->train();
       pipeline->update();

@@ -1,13 +1,19 @@
 // Micro-batches on their way through the stages of a pipeline: one rank's losses, and the same bits by every schedule.
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "../checkpoint/temporary_folder.hpp"
 #include "../extent.hpp"
 #include "pipeline.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/checkpoint/checkpointer.hpp"
+#include "tessera/checkpoint/checkpoints.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "toy_model.hpp"
@@ -73,6 +79,42 @@ TEST_CASE("tied_parameters_stay_equal_and_count_once") {
     for (std::size_t step = 0; step < parted.norms.size(); ++step)
       CHECK(parted.norms[step] == doctest::Approx(expected.norms[step]).epsilon(1e-5));
   }
+}
+
+// Saved on one mesh, loaded on another, and saved there again, it has the same files; and the run goes on.
+TEST_CASE("a_checkpoint_of_one_mesh_is_that_of_every_other") {
+  const TemporaryFolder folder;
+  const Cut whole{.shape = {2, 6}, .layers = 6, .steps = 4, .tied = true, .momentum = 0.5f};
+  const Trained expected = trained(whole, 2);
+  std::map<std::string, std::string> saved;
+  for (const auto& [stages, data] : {std::pair(2, 2), {1, 4}, {1, 1}, {3, 1}, {2, 2}, {3, 2}}) {
+    launch({.ranks = stages * data}, [&, stages = stages, data = data](World& world) {
+      Cut cut = whole;
+      cut.shape = {static_cast<std::size_t>(stages), static_cast<std::size_t>(12 / data)};
+      const std::filesystem::path written = folder / fmt::format("{} x {}", stages, data);
+      if (saved.empty()) {
+        cut.steps = 2;
+        pipeline::Job job(world, cut);
+        job.train();
+        Checkpointer(job.pipeline->model(), {.directory = folder / "first"}).save({.step = 2});
+        return;
+      }
+      cut.first_step = 2;
+      pipeline::Job job(world, cut);
+      Checkpointer checkpoints(job.pipeline->model(), {.directory = written});
+      checkpoints.load(folder / "first" / checkpoint_name(2));
+      checkpoints.save({.step = 2});
+      CHECK(files_in(written / checkpoint_name(2)) == saved);
+      const Trained on = job.train();
+      for (std::size_t step = 0; step < 2; ++step) {
+        CHECK(on.losses[step] == doctest::Approx(expected.losses[2 + step]).epsilon(1e-5));
+        CHECK((stages != 2 || on.losses[step] == expected.losses[2 + step]));
+      }
+      for (std::size_t i = 0; stages == 2 && i < size * whole.layers; ++i) CHECK(on.weights[i] == expected.weights[i]);
+    });
+    if (saved.empty()) saved = files_in(folder / "first" / checkpoint_name(2));
+  }
+  CHECK(saved.size() == 4);
 }
 
 TEST_CASE("what_passes_may_be_of_16_bits") {
@@ -177,7 +219,6 @@ TEST_CASE("what_takes_all_ranks_of_a_job_is_refused_to_roles") {
   check("need FullyShardOptions::mesh with 1 places along pipeline", {});
   const plan::MeshShape mesh{{Axis::pipeline, 1}, {Axis::replicate, 2}};
   check("has outer steps", {.mesh = mesh, .outer = {.every = 1}});
-  check("has FullyShardOptions::checkpointing", {.mesh = mesh, .checkpointing = Checkpointing::blocking});
 }
 
 }  // namespace pipeline_test

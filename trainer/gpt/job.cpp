@@ -107,8 +107,8 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
     }
     return;
   }
-  for (const char* name : {"--activation-checkpointing", "--checkpoint-dir", "--resume", "--init", "--dump-weights",
-                           "--hash-weights", "--trace", "--granules", "--outer-every", "--accumulate-mode"}) {
+  for (const char* name :
+       {"--activation-checkpointing", "--trace", "--granules", "--outer-every", "--accumulate-mode"}) {
     if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
   }
   if (options.sample.value_or(0) > 0)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,6 +84,10 @@ tessera::Bytes batch_bytes(const Job& job);
 
 // The training of a job whose mesh has several stages.
 std::unique_ptr<Training> make_pipeline(tessera::World& world, const Job& job);
+
+// Training::aliases() and settings().
+std::map<std::string, std::string> aliases_of_weights();
+std::map<std::string, std::string> settings_of_weights(const Job& job);
 
 std::string headline(const Job& job, tessera::FullyShard& model);
 std::string evaluation_lines(const StepMetrics& now, const Job& job, const std::string& sample);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,16 +53,19 @@ class GptStages final : public Training {
   void finalize(const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) override {
     pipeline_->finalize(optimizer);
   }
-  void ready(const std::optional<tessera::SamplerState>&) override {
+  void ready(const std::optional<tessera::SamplerState>& from) override {
     tessera::Stream& stream = model().stream();
     const std::size_t tokens = job_.options.run.samples_per_rank() * job_.shape.seq;
     inputs_.reserve(stream, tokens), targets_.reserve(stream, tokens), weights_.reserve(stream, tokens);
     loss_.at(stream);
+    if (from) sampler_.restore(*from);
     loader_.emplace(sampler_, tessera::LoaderOptions{.depth = batches_ahead},
                     [this](const tessera::SampleBatch& chosen, tessera::TokenBatch& batch) {
                       job_.data.parts.training.read(chosen, batch);
                     });
   }
+  std::map<std::string, std::string> aliases() const override { return aliases_of_weights(); }
+  std::map<std::string, std::string> settings() const override { return settings_of_weights(job_); }
   bool has_losses() const override { return pipeline_->is_last(); }
   tessera::SamplerState sampler() const override { return loader_->state(); }
   tessera::Bytes batch_bytes() const override { return train_gpt::batch_bytes(job_); }

@@ -129,6 +129,13 @@ std::string shape_text(const GptShape& shape) {
 
 }  // namespace
 
+std::map<std::string, std::string> aliases_of_weights() {
+  return {{"lm_head.weight", std::string(embedding_name) + ".wte.weight"}};
+}
+std::map<std::string, std::string> settings_of_weights(const Job& job) {
+  return {{"heads", std::to_string(job.shape.heads)}};
+}
+
 std::string headline(const Job& job, tessera::FullyShard& model) {
   const tessera::TokenSplit& parts = job.data.parts;
   return ranks_line(job.options.run, model) +
@@ -186,10 +193,8 @@ class GptTraining final : public Training {
                       job_.data.parts.training.read(chosen, batch);
                     });
   }
-  std::map<std::string, std::string> aliases() const override {
-    return {{"lm_head.weight", std::string(embedding_name) + ".wte.weight"}};
-  }
-  std::map<std::string, std::string> settings() const override { return {{"heads", std::to_string(job_.shape.heads)}}; }
+  std::map<std::string, std::string> aliases() const override { return aliases_of_weights(); }
+  std::map<std::string, std::string> settings() const override { return settings_of_weights(job_); }
   tessera::SamplerState sampler() const override { return loader_->state(); }
   std::string headline() override { return train_gpt::headline(job_, model_); }
 

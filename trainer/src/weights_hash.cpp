@@ -33,15 +33,14 @@ std::span<const float> on_host(tessera::Stream& stream, std::span<const float> v
   return room;
 }
 
-// This rank's part of each tensor's hash.
-std::vector<std::uint64_t> hashes_of_pieces(tessera::FullyShard& model, std::size_t tensors) {
+// Adds this rank's part of each tensor's hash; its units' begin at `before`.
+void add_hashes_of_pieces(std::vector<TensorHash>& hashes, tessera::FullyShard& model, std::size_t before) {
   const tessera::plan::Plan& plan = model.plan();
-  const auto rank = static_cast<std::size_t>(model.world().rank());
-  std::vector<std::uint64_t> hashes(tensors, 0);
+  const std::size_t rank = plan.rank_of(static_cast<std::size_t>(model.world().rank()));
   std::vector<float> room;
-  std::size_t before = 0;  // tensors of earlier units
   for (std::size_t u = 0; u < model.unit_count(); ++u) {
     const tessera::Unit& unit = model.unit(u);
+    if (plan.units[u].tied) continue;
     const std::size_t variant = plan.variant_of(u, rank);
     for (const tessera::ParameterPiece& piece : model.pieces(unit)) {
       const std::size_t index = unit.index_of(*piece.parameter);
@@ -49,14 +48,14 @@ std::vector<std::uint64_t> hashes_of_pieces(tessera::FullyShard& model, std::siz
       if (!plan.counts(u, index, rank)) continue;
       const std::span<const float> values = on_host(model.stream(), piece.values, room);
       const std::size_t before_variant = spec.slice ? 0 : variant * piece.parameter->elements();
-      spec.map().for_each_run(
-          variant, piece.first, values.size(), [&](std::size_t own, std::size_t whole, std::size_t count) {
-            hashes[before + index] += hash_elements(before_variant + whole, values.subspan(own - piece.first, count));
-          });
+      spec.map().for_each_run(variant, piece.first, values.size(),
+                              [&](std::size_t own, std::size_t whole, std::size_t count) {
+                                hashes[before + index].hash +=
+                                    hash_elements(before_variant + whole, values.subspan(own - piece.first, count));
+                              });
     }
     before += unit.parameters().size();
   }
-  return hashes;
 }
 
 }  // namespace
@@ -71,10 +70,18 @@ std::uint64_t hash_elements(std::size_t first, std::span<const float> values) {
 
 std::vector<TensorHash> hash_weights(tessera::FullyShard& model) {
   std::vector<TensorHash> result;
-  for (std::size_t u = 0; u < model.unit_count(); ++u) {
-    for (const tessera::Parameter* parameter : model.unit(u).parameters()) result.push_back({parameter->name(), 0});
+  std::size_t first = 0;  // of this rank's role
+  for (const tessera::plan::Plan* plan : model.plans()) {
+    if (plan->options.role == model.plan().options.role) first = result.size();
+    for (const tessera::plan::UnitSpec& unit : plan->units) {
+      for (const tessera::plan::ParameterSpec& parameter : unit.parameters)
+        if (!unit.tied) result.push_back({parameter.name, 0});
+    }
   }
-  const std::vector<std::uint64_t> mine = hashes_of_pieces(model, result.size());
+  std::vector<TensorHash> of_rank = result;
+  add_hashes_of_pieces(of_rank, model, first);
+  std::vector<std::uint64_t> mine;
+  for (const TensorHash& tensor : of_rank) mine.push_back(tensor.hash);
   const std::vector<std::byte> all = model.world().gather(std::as_bytes(std::span(mine)), "hashes of weights");
   for (std::size_t i = 0; i < all.size() / sizeof(std::uint64_t); ++i) {
     std::uint64_t hash = 0;

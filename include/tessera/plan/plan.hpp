@@ -421,6 +421,14 @@ struct Plan {
   std::size_t rank_of(std::size_t job_rank) const {
     return options.role ? mesh.rank_at(options.mesh->place_of(job_rank)) : job_rank;
   }
+  std::size_t job_ranks() const { return options.role ? options.mesh->size() : options.ranks; }  // in all roles
+  // The inverse of rank_of(), for this role's ranks.
+  std::size_t job_rank(std::size_t rank) const {
+    if (!options.role) return rank;
+    Coordinates place = mesh.place_of(rank);
+    place[static_cast<std::size_t>(Axis::pipeline)] = *options.role;
+    return options.mesh->rank_at(place);
+  }
   // Who takes part in a collective of a window; of a message, which another role has the other side of, none.
   AxisSet group_of(const CollectiveSpec& collective) const { return mesh.group(training() & *collective.axes); }
   // ---- steps ----

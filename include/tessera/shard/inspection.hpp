@@ -80,11 +80,11 @@ class ModelInspection : public ModelSteps {
   // CommunicationError where ranks that take their steps together give different ones.
   kernels::StepScalars step_scalars(std::optional<std::size_t> program = std::nullopt);
   void set_step_scalars(const kernels::StepScalars& scalars, std::optional<std::size_t> program = std::nullopt);
-  // For each parameter of the unit, StepScalars::step when its optimizer's states began, at zero
+  // For each unit and parameter of it, StepScalars::step when its optimizer's states began, at zero
   // (OptimizerGroup::begun): of what was trained from the start 0. For those that load states from elsewhere. Only
   // between steps; setting synchronises, and is collective as that of the scalars.
-  std::vector<std::int64_t> states_begun(const Unit& unit) const;
-  void set_states_begun(const Unit& unit, std::vector<std::int64_t> begun);
+  std::vector<std::vector<std::int64_t>> states_begun() const;
+  void set_states_begun(const std::vector<std::vector<std::int64_t>>& begun);
 
   // Measures the operations of some steps to come (trace.hpp): takes the memory for it now, so that the steps allocate
   // nothing, and changes no bit. One trace at a time: a new one ends an earlier one, and so does recompile(). The same

@@ -32,8 +32,8 @@ struct ModelRole {
 // In place of finalize() where ranks have roles. Every rank makes the models of all roles, in the order of the axis
 // pipeline, which are proved together, messages between neighbours among them (CollectiveKind::send), and compared
 // across ranks; of its own role's alone it takes the memory. Returns which that is. Collective; synchronises. Throws as
-// finalize() does, and UsageError where a message has no other side or roles wait for each other, for outer steps and
-// checkpointing, and on a mesh without an axis pipeline of that many places. The norm is that of all roles' units, and
+// finalize() does, and UsageError where a message has no other side or roles wait for each other, for outer steps, and
+// on a mesh without an axis pipeline of that many places. The norm is that of all roles' units, and
 // clipping, skipping and the loss scale follow it: give roles the same optimizer and loss scale.
 std::size_t finalize_roles(std::span<ModelRole> roles);
 
@@ -71,6 +71,8 @@ class ShardedModel {
   void recompile();
 
   const plan::Plan& plan() const;
+  // Those of all roles, in their order; where ranks have none, the one.
+  std::vector<const plan::Plan*> plans() const;
   const FullyShardOptions& options() const;
   World& world();
   std::size_t unit_count() const;
