@@ -164,7 +164,7 @@ namespace {
 
 bool uses_sum(OperationKind kind, const Access& access) {
   if (kind == OperationKind::transfer) return access.role == Role::gradient;
-  return kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
+  return kind == OperationKind::sum_tied || kind == OperationKind::hook || kind == OperationKind::all_gather_sum ||
          kind == OperationKind::sum_of_squares || kind == OperationKind::optimize;
 }
 
@@ -214,7 +214,14 @@ void AbstractRank::check_summed(EventPoint here, const Access& access, const Rep
   if (ranks == 0) return;
   const Sum& sum = summed_[buffer];
   const bool all_of_it = contains(sum.bytes, interval(access.range, place_));
-  if (sum.ranks == ranks && all_of_it) return;
+  const bool sums_now = plan_->at(here).kind == OperationKind::sum_tied;
+  const std::size_t tied = plan_->units[access.tenant].is_of_two_roles() && !sums_now ? 1 : 0;
+  if (sum.ranks == ranks && all_of_it && sum.tied == tied) return;
+  if (sum.ranks == ranks && all_of_it) {
+    return report(ViolationKind::lost, here, here,
+                  fmt::format("{} uses {}, which has the other role's gradient {} times, not {}",
+                              describe(*plan_, here), plan_->buffers[buffer].name, sum.tied, tied));
+  }
   report(ViolationKind::lost, here, here,
          fmt::format("{} uses {}, {} is summed over {} of {} ranks", describe(*plan_, here),
                      plan_->buffers[buffer].name, all_of_it ? "which" : "of which only a part", sum.ranks, ranks));
@@ -227,6 +234,10 @@ void AbstractRank::note_summed(const Operation& operation) {
   const auto buffer = [&](std::size_t access) { return operation.accesses[access].range.buffer; };
   if (operation.kind == OperationKind::accumulate) summed_[buffer(1)] = {1, bytes(1)};
   if (operation.kind == OperationKind::prepare_gradient) summed_[buffer(0)] = {1, bytes(0)};
+  if (operation.kind == OperationKind::sum_tied) {
+    std::size_t& tied = summed_[buffer(0)].tied;
+    tied = std::min<std::size_t>(tied + 1, 2);
+  }
   const bool gathers = operation.kind == OperationKind::all_gather_sum;
   if (operation.kind != OperationKind::reduce_scatter && !gathers) return;
   for (std::size_t a = 0; a + 1 < operation.accesses.size(); a += 2) {
@@ -235,7 +246,8 @@ void AbstractRank::note_summed(const Operation& operation) {
     const std::size_t ranks = plan_->mesh.size(operation.group);
     const std::size_t before = in_place ? summed_[buffer(a)].ranks : 1;
     // Whatever a broken plan does again and again, states stay few.
-    summed_[buffer(a + 1)] = {gathers ? before : std::min(before * ranks, 2 * plan_->mesh.size()), bytes(a + 1)};
+    summed_[buffer(a + 1)] = {gathers ? before : std::min(before * ranks, 2 * plan_->mesh.size()), bytes(a + 1),
+                              gathers ? summed_[buffer(a)].tied : 0};
   }
 }
 
@@ -349,8 +361,9 @@ void AbstractRank::append_signature(std::vector<std::uint64_t>& out) const {
   for (std::size_t buffer = 0; buffer < past_.size(); ++buffer) {
     out.push_back(contents_[buffer].tenant());
     const Sum& sum = summed_[buffer];
-    for (const std::uint64_t value : {std::uint64_t{unread_[buffer]}, std::uint64_t{sum.ranks}, sum.bytes.begin,
-                                      sum.bytes.end, std::uint64_t{contents_[buffer].written().size()}}) {
+    for (const std::uint64_t value :
+         {std::uint64_t{unread_[buffer]}, std::uint64_t{sum.ranks}, std::uint64_t{sum.tied}, sum.bytes.begin,
+          sum.bytes.end, std::uint64_t{contents_[buffer].written().size()}}) {
       out.push_back(value);
     }
     for (const Interval& bytes : contents_[buffer].written()) {

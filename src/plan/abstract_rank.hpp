@@ -116,10 +116,11 @@ struct PastAccess {
   EventPoint by;
 };
 
-// A Sum says over how many ranks those bytes of a buffer are summed.
+// A Sum says over how many ranks those bytes of a buffer are summed, and how often with another role's.
 struct Sum {
   std::size_t ranks = 1;
   Interval bytes{0, 0};
+  std::size_t tied = 0;
 };
 
 // A stream waits for a record that an earlier segment, or an earlier run of its own, has made.

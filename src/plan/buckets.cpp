@@ -50,8 +50,11 @@ bool converts(const Plan& plan, std::size_t unit) {
 namespace {
 
 // A rank that trains by itself: its gradient needs no fp32 to be added in, where it would not be rounded on its way.
-bool may_stay_narrow(const Plan& plan, const Precision& precision) {
-  if (plan.options.gradient_hooks || plan.options.fp32_sums || plan.training_ranks() > 1) return false;
+bool may_stay_narrow(const Plan& plan, std::size_t unit) {
+  const Precision& precision = plan.precision(unit);
+  if (plan.units[unit].is_of_two_roles() || plan.options.gradient_hooks || plan.options.fp32_sums ||
+      plan.training_ranks() > 1)
+    return false;
   return precision.wire == precision.gradient || precision.wire == DType::fp32;
 }
 
@@ -61,7 +64,7 @@ bool is_written_in_place(const Plan& plan, std::size_t unit) {
   if (!plan.trains(unit) || accumulates(plan, unit) || plan.micro_batches(plan.trainers[unit]) > 1) return false;
   const Precision& precision = plan.precision(unit);
   const bool is_fp32 = precision.gradient == DType::fp32 && precision.wire == DType::fp32;
-  if (!is_fp32 && !may_stay_narrow(plan, precision)) return false;
+  if (!is_fp32 && !may_stay_narrow(plan, unit)) return false;
   return plan.sharding(unit).gradients.empty() || plan.options.ranks == 1;
 }
 

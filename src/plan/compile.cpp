@@ -479,7 +479,7 @@ void check_states_of_slices(const Plan& plan) {
 
 void check_tied(const CompileInput& input) {
   for (const UnitSpec& unit : input.units) {
-    if (!unit.tied || input.options.role) continue;
+    if (!unit.is_of_two_roles() || input.options.role) continue;
     throw UsageError(fmt::format(
         "unit {} is tied to one of another role, and this model has none: leave UnitOptions::tied out", unit.name));
   }

@@ -150,6 +150,7 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
     if (unit.saved > Bytes(0)) fmt::format_to(std::back_inserter(out), " saves {}", unit.saved.count());
     moved("saved", *unit.saved_in);
     if (unit.tied) fmt::format_to(std::back_inserter(out), " tied");
+    if (unit.is_tied_to) fmt::format_to(std::back_inserter(out), " tied to");
     if (!unit.apart.empty()) fmt::format_to(std::back_inserter(out), " apart along {}", to_string(unit.apart));
     out.push_back('\n');
     for (const ParameterSpec& parameter : unit.parameters) {

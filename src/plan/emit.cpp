@@ -568,6 +568,12 @@ void Emitter::finish_reduction(const Bucket& bucket) {
     return access(mode, {unit, Role::gradient}, plan_.own(unit));
   };
   for (const std::size_t unit : bucket.units) {
+    if (!plan_.units[unit].is_of_two_roles()) continue;
+    Operation& sum = add(OperationKind::sum_tied, StreamId::reduce, unit);
+    sum.group = Axis::pipeline;
+    sum.accesses = {mine(AccessMode::update, unit)};
+  }
+  for (const std::size_t unit : bucket.units) {
     if (!plan_.options.gradient_hooks) break;
     add(OperationKind::hook, StreamId::reduce, unit).accesses = {mine(AccessMode::update, unit), loss_scale()};
   }

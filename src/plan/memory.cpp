@@ -152,6 +152,11 @@ Bytes reduce_staging(const Plan& plan) {
   for (std::size_t program = 0; program < plan.programs.size(); ++program) {
     for (const Bucket& bucket : reduction_buckets(plan, program)) most = std::max(most, staging_of(plan, bucket));
   }
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!plan.units[unit].is_of_two_roles() || !plan.trains(unit)) continue;
+    const Bytes shard = bytes_of(DType::fp32, plan.layouts[unit].elements(plan.own(unit), Part::trained));
+    most = std::max(most, std::min(2 * round_up(shard, staging_alignment), staging_most));
+  }
   return std::max(most, gather_staging(std::max(plan.options.ranks, plan.roles())));
 }
 

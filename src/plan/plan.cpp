@@ -102,6 +102,7 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::prepare_gradient: return "prepare gradient";
     case OperationKind::accumulate: return "accumulate";
     case OperationKind::convert: return "convert";
+    case OperationKind::sum_tied: return "sum of tied gradients";
     case OperationKind::hook: return "hook";
     case OperationKind::broadcast: return "broadcast";
     case OperationKind::reduce_scatter: return "reduce-scatter";

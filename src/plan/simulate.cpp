@@ -11,6 +11,7 @@
 #include <numbers>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "plan/launch_list.hpp"
@@ -262,7 +263,7 @@ class Walk {
     Role& role = *roles_[rank / of_role_];
     const Operation& operation = *role.list[ranks_[rank].head(notice.stream)].operation;
     if (operation.passes_message() && roles_.size() > 1) return meet_neighbour(rank, operation, notice, now, awake);
-    if (operation.group.contains(Axis::pipeline)) return meet_all_roles(rank, notice, now, awake);
+    if (operation.group.contains(Axis::pipeline)) return meet_roles(rank, operation, notice, now, awake);
     Groups& groups = role.groups.at(operation.group.bits());
     const std::size_t group = groups.of_rank[rank % of_role_];
     const std::vector<std::size_t>& members = groups.members[group];
@@ -295,12 +296,15 @@ class Walk {
     go_on(other, there, notice.done, now, awake);
   }
 
-  void meet_all_roles(std::size_t rank, const SimulatedRank::Notice& notice, double now,
-                      std::vector<std::size_t>& awake) {
-    std::size_t& count = roles_met_[{rank % of_role_, notice.stream}];
-    if (++count < roles_.size()) return;
+  // All roles' ranks at one place, or the first role's and the last's.
+  void meet_roles(std::size_t rank, const Operation& collective, const SimulatedRank::Notice& notice, double now,
+                  std::vector<std::size_t>& awake) {
+    const bool of_ends = collective.kind == OperationKind::sum_tied && roles_.size() > 2;
+    const std::size_t apart = of_ends ? ranks_.size() - of_role_ : of_role_;
+    std::size_t& count = roles_met_[{rank % of_role_, notice.stream, of_ends}];
+    if (++count < (of_ends ? 2 : roles_.size())) return;
     count = 0;
-    for (std::size_t member = rank % of_role_; member < ranks_.size(); member += of_role_)
+    for (std::size_t member = rank % of_role_; member < ranks_.size(); member += apart)
       go_on(member, notice.stream, notice.done, now, awake);
   }
 
@@ -320,7 +324,8 @@ class Walk {
   std::vector<std::unique_ptr<Role>> roles_;
   std::vector<SimulatedRank> ranks_;                              // of one role after the other
   std::map<std::pair<std::size_t, std::size_t>, bool> messages_;  // by sender and its stream: whether one side waits
-  std::map<std::pair<std::size_t, std::size_t>, std::size_t> roles_met_;  // by place and stream: who has arrived
+  // They say who has arrived, by place, stream, and whether the two ends meet alone.
+  std::map<std::tuple<std::size_t, std::size_t, bool>, std::size_t> roles_met_;
 };
 
 // Walks until steps take equal time, or else a few, and gives the walk with the steps to look at.

@@ -252,12 +252,16 @@ class Explorer {
     return true;
   }
 
-  // The representatives of the group in which a rank calls a collective, itself among them.
+  // The representatives of the group in which a rank calls a collective, itself among them. Sums of tied gradients are
+  // of the first role and the last, wherever they are called.
   template <typename AnyParties>
-  static auto group_of(AnyParties& parties, const AbstractRank& party, AxisSet group) {
+  auto group_of(AnyParties& parties, const AbstractRank& party, const Operation& collective) const {
+    const bool of_ends = collective.kind == OperationKind::sum_tied && !roles_.empty();
     std::vector<decltype(&parties.front())> members;
     for (auto& other : parties) {
-      if (is_with(party, other, group)) members.push_back(&other);
+      const bool is_end = other.role() == 0 || other.role() + 1 == roles_.size();
+      if (is_with(party, other, collective.group) && (is_end || !of_ends || &other == &party))
+        members.push_back(&other);
     }
     return members;
   }
@@ -265,7 +269,7 @@ class Explorer {
   // Completes one collective on every rank of its group at once: it starts when all have arrived and ends when all are
   // done.
   bool fuse(Parties& parties, const AbstractRank& caller, std::size_t stream) {
-    const auto members = group_of(parties, caller, caller.operation(caller.head(stream)).group);
+    const auto members = group_of(parties, caller, caller.operation(caller.head(stream)));
     for (const AbstractRank* member : members) {
       const std::size_t index = member->head(stream);
       if (index == AbstractRank::none || !member->runnable(index)) return false;
@@ -316,18 +320,27 @@ class Explorer {
     return false;
   }
 
+  // Units of two roles have a place in each, and one name.
+  static std::string_view unit_of(const AbstractRank& party, std::size_t unit) {
+    return unit == no_unit ? std::string_view() : std::string_view(party.plan().units[unit].name);
+  }
+
   static bool agrees(const std::vector<AbstractRank*>& members, std::size_t stream) {
-    const Operation& first = members.front()->operation(members.front()->head(stream));
+    const AbstractRank& caller = *members.front();
+    const Operation& first = caller.operation(caller.head(stream));
+    const bool is_of_roles = first.kind == OperationKind::sum_tied;
     for (const AbstractRank* member : members) {
       const Operation& other = member->operation(member->head(stream));
-      if (other.kind != first.kind || other.unit != first.unit || other.wire != first.wire) return false;
+      if (other.kind != first.kind || other.wire != first.wire) return false;
+      if (is_of_roles ? unit_of(*member, other.unit) != unit_of(caller, first.unit) : other.unit != first.unit)
+        return false;
       if (other.collective != first.collective || other.collective_kind != first.collective_kind ||
           other.window != first.window || other.whole_group != first.whole_group)
         return false;
       if (other.group != first.group || other.accesses.size() != first.accesses.size()) return false;
       for (std::size_t a = 0; a < first.accesses.size(); ++a) {
         if (other.accesses[a].range.size != first.accesses[a].range.size) return false;
-        if (other.accesses[a].tenant != first.accesses[a].tenant) return false;
+        if (!is_of_roles && other.accesses[a].tenant != first.accesses[a].tenant) return false;
       }
     }
     return true;
@@ -335,11 +348,11 @@ class Explorer {
 
   // The head is a collective that may start, and the streams of the group's other ranks have ended or may start
   // something else.
-  static bool meets_no_partner(const Parties& parties, const AbstractRank& mine, std::size_t stream) {
+  bool meets_no_partner(const Parties& parties, const AbstractRank& mine, std::size_t stream) const {
     const std::size_t head = mine.head(stream);
     if (mine.operation(head).passes_message()) return true;
     if (!is_collective(mine.operation(head).kind) || !mine.runnable(head)) return false;
-    const auto members = group_of(parties, mine, mine.operation(head).group);
+    const auto members = group_of(parties, mine, mine.operation(head));
     return std::all_of(members.begin(), members.end(), [&](const AbstractRank* other) {
       return other->head(stream) == AbstractRank::none || other->runnable(other->head(stream));
     });

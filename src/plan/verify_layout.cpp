@@ -293,6 +293,7 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::reduce_scatter, read, {gradient_slot, staging, accumulation, gradient, master, master_slot}},
       {K::reduce_scatter, write, {gradient, outer_mean}},
       {K::reduce_scatter, update, {gradient}},
+      {K::sum_tied, update, {gradient}},
       {K::hook, update, {gradient}},
       {K::hook, read, {scalars}},
       {K::all_gather_sum, read, {gradient}},
@@ -362,6 +363,7 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
       for (const AxisSet over : ways_to_shard(plan, unit)) result.push_back({over});
       return result;
     case OperationKind::sum_of_squares:
+    case OperationKind::sum_tied:
     case OperationKind::hook: return {{own}};
     case OperationKind::release:
       if (role == Role::outer_mean) return {shard};
@@ -670,7 +672,8 @@ bool is_paired(const Operation& operation) {
 // Where gradients add up, and what hooks see, is fp32: what windows write in 16 bits is nobody's sum.
 bool forms_sums_in_fp32(const Plan& plan, const Operation& operation) {
   const bool adds = operation.kind == OperationKind::accumulate || operation.kind == OperationKind::reduce_scatter ||
-                    operation.kind == OperationKind::hook || operation.kind == OperationKind::all_gather_sum;
+                    operation.kind == OperationKind::sum_tied || operation.kind == OperationKind::hook ||
+                    operation.kind == OperationKind::all_gather_sum;
   return !adds || std::all_of(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
     if (access.tenant == no_unit || access.mode == AccessMode::read) return true;
     return plan.content(access).type == DType::fp32;
@@ -717,6 +720,9 @@ bool is_of_group(const Plan& plan, const Operation& operation) {
   const auto is_along = [&](AxisSet axes) { return operation.group == plan.mesh.group(axes); };
   if (operation.kind == OperationKind::gather_norms) {
     return is_along(together(plan)) || (plan.shares_norms() && operation.group == AxisSet(Axis::pipeline));
+  }
+  if (operation.kind == OperationKind::sum_tied) {
+    return operation.group == AxisSet(Axis::pipeline) && plan.units[operation.unit].is_of_two_roles();
   }
   if (operation.kind == OperationKind::broadcast) return is_along(in_common(plan, operation.unit));
   if (operation.kind == OperationKind::redistribute) return is_along(owned(plan, operation.unit));

@@ -369,6 +369,32 @@ std::size_t most_trained_units(std::span<const plan::CompileInput> inputs) {
   return most;
 }
 
+bool have_same_parameters(const plan::UnitSpec& one, const plan::UnitSpec& other) {
+  return std::ranges::equal(one.parameters, other.parameters, [](const auto& a, const auto& b) {
+    return a.name == b.name && a.shape == b.shape && a.frozen == b.frozen;
+  });
+}
+
+// A unit that nobody's gradient reaches would be trained by half of it, and count in no norm.
+void tie_units(std::span<plan::CompileInput> inputs) {
+  for (plan::CompileInput& input : inputs) {
+    for (const plan::UnitSpec& unit : input.units) {
+      if (!unit.tied) continue;
+      std::vector<plan::UnitSpec>& others = inputs.front().units;
+      const auto found = std::ranges::find_if(others, [&](const plan::UnitSpec& other) {
+        return other.name == unit.name && !other.tied && have_same_parameters(other, unit);
+      });
+      if (&input != &inputs.back() || inputs.size() == 1 || found == others.end()) {
+        throw UsageError(
+            fmt::format("unit {} is tied: a unit of the last stage may be, to one of the first with its name and "
+                        "parameters",
+                        unit.name));
+      }
+      found->is_tied_to = true;
+    }
+  }
+}
+
 std::size_t role_of(ModelState& model, std::size_t roles) {
   World& world = model.world();
   const auto ranks = static_cast<std::size_t>(world.size());
@@ -462,6 +488,7 @@ std::size_t finalize_roles(std::span<ModelRole> given) {
     model.role = role;
     inputs.push_back(compile_input(model));
   }
+  tie_units(inputs);
   const std::size_t units = most_trained_units(inputs);
   for (std::size_t role = 0; role < given.size(); ++role) {
     ModelState& model = given[role].model->state();

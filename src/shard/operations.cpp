@@ -133,12 +133,15 @@ void Operations::make_communicators(World& world) {
   const Mesh mesh = mesh_of(world, plan_.options.role ? *plan_.options.mesh : plan_.mesh);
   std::map<std::pair<std::size_t, unsigned>, AxisSet> groups;
   std::array<bool, 3> messages{};
+  bool has_tied = false;
   const auto note = [&](const plan::Plan& plan) {
     for (const plan::Segment& segment : plan.segments) {
       for (const Operation& operation : segment.operations) {
         if (operation.passes_message()) messages[static_cast<std::size_t>(link_of(plan, operation).pairs_from)] = true;
         const bool is_copy = operation.kind == OperationKind::redistribute && operation.group.empty();
-        if (is_collective(operation.kind) && !operation.passes_message() && !is_copy)
+        const bool is_tied = operation.kind == OperationKind::sum_tied;
+        has_tied = has_tied || is_tied;
+        if (is_collective(operation.kind) && !operation.passes_message() && !is_copy && !is_tied)
           groups[{static_cast<std::size_t>(operation.stream), operation.group.bits()}] = operation.group;
       }
     }
@@ -151,6 +154,10 @@ void Operations::make_communicators(World& world) {
     const plan::MeshShape& shape = plan_.options.role ? *plan_.options.mesh : plan_.mesh;
     if (const Group group = group_of(world, mesh, shape, axes); !group.is_everybody()) use.group = group;
     communicators_[key.first][key.second] = world.make_communicator(kind.name, use);
+  }
+  if (has_tied) {
+    tied_ = world.make_communicator("tied units", {.staging = memory_.bytes(plan_.reduce_staging),
+                                                   .group = mesh.pairs_of(to_string(Axis::pipeline), 2)});
   }
   for (int from = 0; from < 3; ++from) {
     if (!messages[static_cast<std::size_t>(from)]) continue;
@@ -187,6 +194,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::all_gather_sum: return communicator_of(operation).all_gather(on, call.gathers);
     case OperationKind::prepare_gradient: return prepare_gradient(operation, on);
     case OperationKind::accumulate: return accumulate(operation, on);
+    case OperationKind::sum_tied: return sum_tied(operation, on);
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
     case OperationKind::reduce_scatter: return communicator_of(operation).reduce_scatter(on, call.reductions);
@@ -299,7 +307,9 @@ Operations::Call Operations::call_of(const Operation& operation, bool evaluates)
     return result;
   }
   const bool reduces = operation.kind == OperationKind::reduce_scatter;
-  if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast) return result;
+  if (!is_collective(operation.kind) || operation.kind == OperationKind::broadcast ||
+      operation.kind == OperationKind::sum_tied)
+    return result;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     const plan::Range& source = operation.source(move).range;
     const plan::Range& target = operation.target(move).range;
@@ -363,6 +373,13 @@ void Operations::collect(const Operation& operation, const Call& call, Stream& o
     kernels::cast(on, call.rounded, {sum.result, DType::fp32}, sum.shard_elements);
   }
   if (!call.gathers.empty()) communicator.all_gather(on, call.gathers);
+}
+
+// Ranks at one place have the same shards in both roles.
+void Operations::sum_tied(const Operation& operation, Stream& on) {
+  const Access& gradient = operation.operand(plan::Role::gradient);
+  tied_->all_reduce(
+      on, {.data = floats(gradient), .elements = elements(gradient), .label = plan_.units[operation.unit].name});
 }
 
 // The user writes parameters; what lies between them must be zero for norms and sums.

@@ -122,6 +122,7 @@ class Operations {
   void sum_of_squares(const plan::Operation& operation, Stream& on);
   void hook(const plan::Operation& operation, Stream& on);
   void broadcast(const plan::Operation& operation, Stream& on);
+  void sum_tied(const plan::Operation& operation, Stream& on);
   void gather_norms(const plan::Operation& operation, Call& call, Stream& on);
   void initialize_scalars(const plan::Operation& operation, Stream& on);
   void weigh(const plan::Operation& operation, Stream& on);
@@ -189,6 +190,7 @@ class Operations {
   // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;
   // Messages between roles: by the place of the first neighbour, even or odd, and by direction, forward and backward.
+  std::unique_ptr<Communicator> tied_;  // between the first role and the last
   std::array<std::array<std::unique_ptr<Communicator>, 2>, 3> links_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU

@@ -8,7 +8,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -256,61 +255,7 @@ void Pipeline::finalize(const std::function<std::unique_ptr<Optimizer>()>& optim
   for (const auto& model : models_) {
     roles.push_back({fmt::format("stage {}", roles.size()), model.get(), optimizer()});
   }
-  tie();
   stage_ = finalize_roles(roles);
-}
-
-namespace {
-
-bool have_same_parameters(const plan::UnitSpec& one, const plan::UnitSpec& other) {
-  return std::ranges::equal(one.parameters, other.parameters, [](const auto& a, const auto& b) {
-    return a.name == b.name && a.shape == b.shape && a.frozen == b.frozen;
-  });
-}
-
-// A unit that nobody's gradient reaches would be trained by half of it, and count in no norm.
-void require_tied(const Unit& unit, const FullyShard& first, bool is_of_last) {
-  for (std::size_t other = 0; is_of_last && other < first.unit_count(); ++other) {
-    const Unit& found = first.unit(other);
-    if (&found != &unit && found.name() == unit.name() && have_same_parameters(found.spec(), unit.spec())) return;
-  }
-  throw UsageError(
-      fmt::format("unit {} is tied: a unit of the last stage may be, to one of the first with its name and parameters",
-                  unit.name()));
-}
-
-}  // namespace
-
-// Ranks at one place have the same shards in both stages, so that what each reduces is the sum at once.
-void Pipeline::tie() {
-  FullyShard &first = *models_.front(), &last = *models_.back();
-  std::set<std::string, std::less<>> names;
-  for (const auto& model : models_) {
-    for (std::size_t index = 0; index < model->unit_count(); ++index) {
-      const Unit& unit = model->unit(index);
-      if (!unit.options().tied) continue;
-      require_tied(unit, first, model.get() == &last);
-      names.insert(unit.name());
-    }
-  }
-  if (names.empty()) return;
-  std::vector<MeshAxis> axes;
-  first.options().mesh->outwards_in([&](Axis axis) {
-    axes.push_back({std::string(to_string(axis)), static_cast<int>(first.options().mesh->size(axis))});
-  });
-  World& world = first.world();
-  tied_ = world.make_communicator("tied units",
-                                  {.group = world.mesh(std::move(axes)).pairs_of(to_string(Axis::pipeline), 2)});
-  for (FullyShard* model : {&first, &last}) {
-    model->on_reduced_gradient([this, names](const ReducedGradient& gradient) {
-      if (!names.contains(gradient.unit.name())) return;
-      for (const ParameterPiece& piece : gradient.pieces) {
-        tied_->all_reduce(
-            gradient.stream,
-            {.data = piece.values.data(), .elements = piece.values.size(), .label = piece.parameter->name()});
-      }
-    });
-  }
 }
 
 PartMemory Pipeline::memory_of(const ScheduledPass& pass, std::size_t place) {

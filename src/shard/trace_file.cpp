@@ -318,7 +318,7 @@ std::string align_clocks(World& world, std::vector<RankTimes>& ranks) {
 Bytes operation_bytes(const Operation& operation) {
   Bytes bytes;
   if (!is_collective(operation.kind) || operation.kind == plan::OperationKind::broadcast ||
-      operation.kind == plan::OperationKind::redistribute) {
+      operation.kind == plan::OperationKind::sum_tied || operation.kind == plan::OperationKind::redistribute) {
     for (const plan::Access& access : operation.accesses) {
       if (access.mode != plan::AccessMode::discard) bytes += access.range.size;
     }

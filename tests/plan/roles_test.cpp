@@ -195,8 +195,11 @@ TEST_CASE("roles_that_wait_for_each_other_are_named") {
   CHECK(verify(two_stages(two_and_two, first_all, alternating(6, 0), 2)).ok());
 }
 
+using Change = std::function<void(std::size_t stage, Model& model)>;
+
 // Every part of a model is three units, the outer two of which pass messages on.
-std::vector<RankRole> stages_of(ScheduleKind kind, const ScheduleShape& shape, std::size_t buffers = 2) {
+std::vector<RankRole> stages_of(ScheduleKind kind, const ScheduleShape& shape, const Change& change = nullptr) {
+  constexpr std::size_t buffers = 2;
   const Schedule lists = schedule(kind, shape);
   const std::size_t parts = shape.stages * shape.chunks;
   std::vector<RankRole> result;
@@ -223,10 +226,75 @@ std::vector<RankRole> stages_of(ScheduleKind kind, const ScheduleShape& shape, s
       windows.push_back({first + 1, pass.kind});
       if (!is_rest) windows.push_back({first + (back ? 0 : 2), link});
     }
+    if (change) change(stage, model);
     result.push_back(
         {fmt::format("stage {}", stage), plan_of(model, {.mesh = MeshShape{{Axis::pipeline, shape.stages}}}, stage)});
   }
   return result;
+}
+
+// Units of the first role and the last are one.
+std::vector<RankRole> tied_stages(std::size_t stages, const std::vector<std::size_t>& units) {
+  return stages_of(ScheduleKind::one_f_one_b, {stages, stages}, [&](std::size_t stage, Model& model) {
+    for (const std::size_t unit : units) {
+      model.units[unit].is_tied_to = stage == 0;
+      model.units[unit].tied = stage + 1 == stages;
+    }
+  });
+}
+
+std::vector<EventPoint> sums_of_tied(const Plan& plan) {
+  std::vector<EventPoint> result;
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o)
+      if (plan.segments[s].operations[o].kind == OperationKind::sum_tied) result.push_back({s, o});
+  }
+  return result;
+}
+
+TEST_CASE("gradients_of_tied_units_are_summed_once_in_both_roles") {
+  using Damage = std::function<void(Plan&, EventPoint)>;
+  const auto at = [](Plan& plan, EventPoint point) -> Operation& {
+    return plan.segments[point.segment].operations[point.operation];
+  };
+  const Damage damages[] = {
+      [](Plan& plan, EventPoint point) { erase(plan, point); },
+      [&](Plan& plan, EventPoint point) {  // a second time
+        const EventPoint again = insert_nothing(plan, point, StreamId::reduce);
+        at(plan, again) = plan.at({point.segment, point.operation + 1});
+      },
+      [&](Plan& plan, EventPoint point) { at(plan, point).accesses.front().range.size = Bytes(4); },
+      [&](Plan& plan, EventPoint point) { at(plan, point).group = {}; },
+      [](Plan& plan, EventPoint point) { plan.units[plan.at(point).unit].name = "another"; },
+      [](Plan& plan, EventPoint point) {  // before the unit's own sum
+        move_up(plan, point.segment, point.operation, previous_on_stream(plan, point.segment, point.operation));
+      }};
+  for (const std::size_t stages : {std::size_t{2}, std::size_t{3}}) {
+    const std::vector<RankRole> roles = tied_stages(stages, {1, 2});
+    const Verification verification = verify(roles);
+    CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+    for (const std::size_t role : {std::size_t{0}, stages - 1}) {
+      const std::vector<EventPoint> sums = sums_of_tied(roles[role].plan);
+      REQUIRE(sums.size() == 2);
+      for (const EventPoint point : sums) {
+        for (const Damage& damage : damages) {
+          std::vector<RankRole> mutant = roles;
+          damage(mutant[role].plan, point);
+          CHECK_MESSAGE(is_refused(mutant), fmt::format("damage {} of {} in role {} of {}", &damage - damages,
+                                                        describe(roles[role].plan, point), role, stages));
+        }
+      }
+    }
+    // They take time, of both roles alike.
+    const auto step = [&](double seconds) {
+      const Durations durations{.on_stream = [&](const Operation& operation) {
+        return operation.kind == OperationKind::sum_tied ? seconds : 0.0;
+      }};
+      return simulate(roles, std::vector<Durations>(roles.size(), durations)).back().step_seconds;
+    };
+    CHECK(step(3) == doctest::Approx(6));
+  }
+  CHECK(sums_of_tied(tied_stages(3, {1})[1].plan).empty());
 }
 
 struct Scheduled {

@@ -37,6 +37,7 @@ struct Cut {
   float momentum = 0;
   std::size_t first_step = 0;
   std::function<void()> at_pass = nullptr;  // called in each of this rank's
+  GradientHook hook = nullptr;
 
   plan::Schedule schedule() const { return own.empty() ? plan::schedule(kind, shape) : own; }
 };
@@ -86,6 +87,7 @@ struct Part final : PipelinePart {
         layers((part + 1) * cut.layers / parts - begin) {}
 
   void add_to(FullyShard& model) override {
+    if (cut.hook) model.on_reduced_gradient(cut.hook);
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const bool ends = cut.tied && begin + l + 1 == cut.layers;
       if (ends && parts == 1) continue;

@@ -81,6 +81,32 @@ TEST_CASE("tied_parameters_stay_equal_and_count_once") {
   }
 }
 
+// The sum is an operation of the plan, in its staging; who looks at gradients sees what both units are updated by.
+TEST_CASE("hooks_see_the_sum_of_tied_gradients") {
+  launch({.ranks = 6}, [](World& world) {
+    std::vector<float> seen(size);
+    const GradientHook hook = [&](const ReducedGradient& gradient) {
+      if (gradient.unit.name() != "layer0") return;
+      for (const ParameterPiece& piece : gradient.pieces)
+        kernels::copy(gradient.stream, &seen[piece.first], piece.values.data(), Bytes(piece.values.size_bytes()));
+    };
+    pipeline::Job job(world, {.shape = {3, 6}, .layers = 6, .steps = 1, .tied = true, .hook = hook});
+    job.train();
+    const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(seen)), "gradients");
+    const auto of = [&](std::size_t rank) {
+      return std::span(all).subspan(rank * size * sizeof(float), size * sizeof(float));
+    };
+    for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) CHECK(std::ranges::equal(of(rank), of(rank + 4)));
+    CHECK(std::ranges::any_of(of(0), [](std::byte each) { return each != std::byte{0}; }));
+    const plan::Plan& plan = job.pipeline->model().plan();
+    const auto sums = [](const plan::Segment& segment) {
+      return std::ranges::count(segment.operations, plan::OperationKind::sum_tied, &plan::Operation::kind);
+    };
+    const bool is_end = job.pipeline->stage() != 1;
+    CHECK(sums(plan.segments[plan.find(plan::SegmentKind::only).value()]) == (is_end ? 1 : 0));
+  });
+}
+
 // Saved on one mesh, loaded on another, and saved there again, it has the same files; and the run goes on.
 TEST_CASE("a_checkpoint_of_one_mesh_is_that_of_every_other") {
   const TemporaryFolder folder;

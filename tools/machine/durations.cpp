@@ -37,7 +37,8 @@ double moved_bytes(const Operation& operation) {
 
 // Pairs of a shard and the whole. Beside the result of a window's sum may stand what it was rounded from.
 double whole_bytes(const Operation& operation) {
-  if (operation.kind == OperationKind::broadcast) return declared_bytes(operation);
+  if (operation.kind == OperationKind::broadcast || operation.kind == OperationKind::sum_tied)
+    return declared_bytes(operation);
   if (operation.kind == OperationKind::collective && sums(operation.collective_kind))
     return static_cast<double>(operation.source().range.size.count());
   double bytes = 0;

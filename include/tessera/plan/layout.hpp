@@ -127,7 +127,11 @@ struct UnitSpec {
   // Tensors that the optimizer sees whole travel in this type, with so many values for each element.
   DType whole_type = DType::fp32;
   std::size_t whole_planes = 1;
-  bool tied = false;        // to the unit of another role whose gradient counts in the norm for both
+  // Units of this name in the first role and the last are one, whose gradients are summed; the one that is tied leaves
+  // norm and files to the other, of which `is_tied_to` says that it has such a one.
+  bool tied = false;
+  bool is_tied_to = false;
+  bool is_of_two_roles() const { return tied || is_tied_to; }
   std::string prefix = {};  // of its tensors' full names, behind which those of a unit that is apart have their number
 };
 

@@ -184,6 +184,7 @@ enum class OperationKind {
   accumulate,        // accumulation (+)= gradient slot
   convert,           // gradient slot into the wire's type
   reduce_scatter,    // my fp32 shard (+)= sum over ranks
+  sum_tied,          // my reduced shard += that of the unit's other role, at my place
   hook,              // the user's, on my reduced shard
   all_gather_sum,    // the fp32 sum, from everybody's shards
   sum_of_squares,    // of my reduced shard
@@ -204,7 +205,8 @@ std::string_view to_string(OperationKind kind);
 constexpr bool is_collective(OperationKind kind) {
   return kind == OperationKind::all_gather || kind == OperationKind::reduce_scatter ||
          kind == OperationKind::all_gather_sum || kind == OperationKind::gather_norms ||
-         kind == OperationKind::broadcast || kind == OperationKind::collective || kind == OperationKind::redistribute;
+         kind == OperationKind::sum_tied || kind == OperationKind::broadcast || kind == OperationKind::collective ||
+         kind == OperationKind::redistribute;
 }
 
 inline constexpr std::size_t no_unit = static_cast<std::size_t>(-1);
@@ -219,7 +221,8 @@ struct Operation {
   std::size_t unit = no_unit;
   std::vector<Access> accesses;
   std::vector<Wait> waits;
-  AxisSet group = {};  // of collectives: the ranks that differ along these axes, in the order of MeshShape::index_of
+  AxisSet group = {};  // of collectives: the ranks that differ along these axes, in the order of MeshShape::index_of;
+                       // of sum_tied along pipeline the first and the last
   WindowKind window = WindowKind::forward;  // of kind window
   bool resumes = false;                     // of kind window: one that was open before (WindowUse, or a collective)
   std::size_t collective = no_collective;   // of kind collective: in the list of the unit

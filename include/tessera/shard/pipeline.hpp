@@ -12,7 +12,7 @@
 //
 // Tied parameters. A unit of the last part may have those of one of the first, with its name and tensors, as an output
 // head has those of an embedding: add it with UnitOptions::tied. Both then have the sum of both gradients, which counts
-// once in the norm, and stay equal bit by bit. The hook of on_reduced_gradient() is then the pipeline's in both stages.
+// once in the norm, and stay equal bit by bit.
 //
 // Every rank makes all parts, and has parameters of its own stage's alone. Thread safety: none.
 #pragma once
@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "tessera/base/dtype.hpp"
-#include "tessera/comm/communicator.hpp"
 #include "tessera/plan/schedule.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
@@ -110,7 +109,6 @@ class Pipeline {
   struct Links;
   std::size_t part_of(std::size_t stage, std::size_t chunk) const { return chunk * pipeline_.shape.stages + stage; }
   void make_model(World& world, FullyShardOptions options, std::size_t stage);
-  void tie();
   Bytes place_size(std::size_t stage) const;
   Bytes message_size() const;
   PartMemory memory_of(const plan::ScheduledPass& pass, std::size_t place);
@@ -124,7 +122,6 @@ class Pipeline {
   std::vector<std::unique_ptr<Links>> links_;        // by part: with the one before it
   std::vector<std::vector<std::size_t>> places_;     // by stage and pass
   std::vector<std::vector<bool>> is_rest_;           // likewise: of a backward pass whose first part was done before
-  std::unique_ptr<Communicator> tied_;               // between the first stage and the last
   std::vector<std::unique_ptr<FullyShard>> models_;  // by stage; they end before what they use
   std::size_t stage_ = 0;
 };

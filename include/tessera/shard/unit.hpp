@@ -68,8 +68,8 @@ struct UnitOptions {
   // FullyShardOptions::offload for all. In the host's memory only of units with one forward window a micro-batch.
   Bytes saved{};
   std::optional<MemorySpace> saved_in = std::nullopt;
-  // The unit has the parameters of a unit of this name in another role (finalize_roles()): whoever adds both their
-  // gradients, as Pipeline does, keeps them equal, and the norm counts the other one's alone.
+  // In the last role, a unit has the name and the parameters of one in the first (finalize_roles()): each step sums
+  // both their gradients, so they stay equal bit by bit, and count once, in the norm and in files.
   bool tied = false;
   // Full names of its tensors begin with this; default: the unit's name and a dot.
   std::optional<std::string> prefix = std::nullopt;
