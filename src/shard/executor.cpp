@@ -499,7 +499,7 @@ void Executor::trace(std::shared_ptr<TraceRecorder> recorder) {
 }
 
 void Executor::begin_traced_step() {
-  if (recorder_ && recorder_->program() == program() && recorder_->begin_step()) traced_ = recorder_.get();
+  if (recorder_ && recorder_->mine().program() == program() && recorder_->begin_step()) traced_ = recorder_.get();
 }
 
 void Executor::refresh() {

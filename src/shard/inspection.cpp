@@ -281,10 +281,11 @@ void ModelInspection::require_between_steps(std::string_view call) const { state
 
 Trace ModelInspection::trace(TraceSteps steps) {
   Executor& executor = state().executor_between_steps("trace()");
-  state().require_one_role("trace()");
   executor.require_training("trace()");
+  std::vector<TracedPlan> roles;
+  for (const plan::Plan* role : plans()) roles.emplace_back(*role, executor.program(), steps, executor.updates());
   const auto recorder =
-      std::make_shared<TraceRecorder>(plan(), executor.program(), world().device(), steps, executor.updates());
+      std::make_shared<TraceRecorder>(std::move(roles), plan().options.role.value_or(0), world().device());
   executor.trace(recorder);
   return Trace(*this, recorder);
 }

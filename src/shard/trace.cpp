@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -63,13 +64,17 @@ void write_on_first(World& world, const std::filesystem::path& path, const Trace
   }
 }
 
-std::vector<RankTimes> gather_times(World& world, const std::vector<std::int64_t>& mine) {
+// Every rank sends as many as the role with most has.
+std::vector<RankTimes> gather_times(World& world, TraceRecorder& recorder) {
+  std::size_t most = 0;
+  for (const TracedPlan& role : recorder.plans()) most = std::max(most, role.stamps());
+  std::vector<std::int64_t> mine = recorder.times();
+  mine.resize(most);
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(mine)), "trace");
   std::vector<RankTimes> ranks;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
-    std::vector<std::int64_t> times(mine.size());
-    std::memcpy(times.data(), all.data() + rank * mine.size() * sizeof(std::int64_t),
-                mine.size() * sizeof(std::int64_t));
+    std::vector<std::int64_t> times(recorder.of_rank(rank).stamps());
+    std::memcpy(times.data(), all.data() + rank * most * sizeof(std::int64_t), times.size() * sizeof(std::int64_t));
     ranks.push_back({rank, std::move(times)});
   }
   return ranks;
@@ -101,7 +106,7 @@ void Trace::write(const std::filesystem::path& path) {
     content.ranks.push_back({static_cast<std::size_t>(world.rank()), recorder_->times()});
     return write_file(path, trace_json(content));
   }
-  content.ranks = gather_times(world, recorder_->times());
+  content.ranks = gather_times(world, *recorder_);
   content.clocks = align_clocks(world, content.ranks);
   write_on_first(world, path, content);
 }

@@ -84,7 +84,7 @@ std::string text_of(const ordered_json& value) {
 class Writer {
  public:
   explicit Writer(const TraceContent& content)
-      : content_(content), plan_(content.recorder.plan()), steps_(content.recorder.steps()) {
+      : content_(content), traced_(&content.recorder.mine()), steps_(content.recorder.steps()) {
     for (const RankTimes& rank : content_.ranks) {
       for (const std::int64_t time : rank.nanoseconds) origin_ = std::min(origin_, time);
     }
@@ -92,30 +92,29 @@ class Writer {
 
   std::string text() {
     for (const RankTimes& rank : content_.ranks) {
+      traced_ = &content_.recorder.of_rank(rank.rank);
       add_names(rank.rank);
       rank_ = &rank;
       last_end_.clear();
       host_stamps_end_ = rank.nanoseconds.data();
       for (std::size_t step = steps_.first; step <= steps_.last; ++step) add_step(step);
     }
+    traced_ = &content_.recorder.mine();
     return fmt::format("{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {},\n\"traceEvents\": [\n{}\n]}}\n",
                        text_of(description()), events_);
   }
 
  private:
+  const plan::Plan& plan() const { return traced_->plan(); }
+
   ordered_json description() const {
-    const plan::PlanOptions& options = plan_.options;
-    return {{"tessera_trace", 1},
-            {"ranks", options.ranks},
-            {"strategy", to_string(options.strategy, options.sharding)},
-            {"prefetch", options.prefetch},
-            {"micro_batches", plan_.micro_batches(content_.recorder.program())},
-            {"units", plan_.units.size()},
-            {"first_step", steps_.first},
-            {"last_step", steps_.last},
-            {"compute_stream", content_.compute_is_immediate ? "immediate" : "queued"},
-            {"clocks", content_.clocks},
-            {"plan_hash", fmt::format("{:016x}", hash(plan_))}};
+    const plan::PlanOptions& options = plan().options;
+    return {{"tessera_trace", 1},           {"ranks", plan().job_ranks()},
+            {"stages", plan().roles()},     {"strategy", to_string(options.strategy, options.sharding)},
+            {"prefetch", options.prefetch}, {"micro_batches", plan().micro_batches(traced_->program())},
+            {"units", plan().units.size()}, {"first_step", steps_.first},
+            {"last_step", steps_.last},     {"compute_stream", content_.compute_is_immediate ? "immediate" : "queued"},
+            {"clocks", content_.clocks},    {"plan_hash", fmt::format("{:016x}", hash(plan()))}};
   }
 
   void add(const ordered_json& event) {
@@ -131,7 +130,7 @@ class Writer {
     name("thread_name", host_thread, "host");
     for (std::size_t id = 0; id < plan::stream_count; ++id) {
       const auto stream = static_cast<plan::StreamId>(id);
-      if (!plan_.uses(stream)) continue;
+      if (!plan().uses(stream)) continue;
       name("thread_name", thread_of(stream), std::string(to_string(stream)));
     }
   }
@@ -149,7 +148,7 @@ class Writer {
   }
 
   void add_step(std::size_t step) {
-    const TraceLayout& layout = content_.recorder.layout(step);
+    const TraceLayout& layout = traced_->layout(step);
     stamps_ = host_stamps_end_;
     host_stamps_ = stamps_ + layout.stamps;
     host_stamps_end_ = host_stamps_ + layout.host_stamps;
@@ -162,11 +161,11 @@ class Writer {
   }
 
   void add_operation(const TracedOperation& traced) {
-    const Operation& operation = plan_.at(traced.point);
+    const Operation& operation = plan().at(traced.point);
     const std::int64_t start = stamps_[traced.start()];
     const std::int64_t end = stamps_[traced.end];
     add_waits(traced, operation);
-    ordered_json event = slice(thread_of(operation.stream), start, end, describe(plan_, operation));
+    ordered_json event = slice(thread_of(operation.stream), start, end, describe(plan(), operation));
     event["cat"] = category_of(operation);
     event["args"] = arguments(traced, operation);
     add(event);
@@ -177,10 +176,10 @@ class Writer {
   ordered_json arguments(const TracedOperation& traced, const Operation& operation) const {
     ordered_json arguments = {{"step", step_},
                               {"micro_batch", traced.micro_batch},
-                              {"segment", to_string(plan_.segments[traced.point.segment].kind)},
+                              {"segment", to_string(plan().segments[traced.point.segment].kind)},
                               {"operation", traced.point.operation},
                               {"kind", to_string(operation.kind)},
-                              {"unit", unit_name(plan_, operation.unit)},
+                              {"unit", unit_name(plan(), operation.unit)},
                               {"bytes", operation_bytes(operation).count()}};
     if (operation.kind == plan::OperationKind::window) arguments["pass"] = to_string(operation.window);
     return arguments;
@@ -191,7 +190,7 @@ class Writer {
     std::size_t stamp = traced.arrival;
     const std::int64_t* host = host_stamps_ + traced.throttle;
     for (const plan::Wait& wait : operation.waits) {
-      const EventPoint point = plan_.events[wait.event];
+      const EventPoint point = plan().events[wait.event];
       if (wait.type == plan::WaitType::data) {
         add_wait(thread_of(operation.stream), {stamps_[stamp], stamps_[stamp + 1]}, operation, point);
         add_arrow(thread_of(operation.stream), point, stamps_[traced.start()]);
@@ -205,15 +204,15 @@ class Writer {
 
   void add_wait(std::size_t thread, std::pair<std::int64_t, std::int64_t> ends, const Operation& waiting,
                 EventPoint point) {
-    const Operation& cause = plan_.at(point);
-    ordered_json event = slice(thread, ends.first, ends.second, fmt::format("wait for {}", describe(plan_, cause)));
+    const Operation& cause = plan().at(point);
+    ordered_json event = slice(thread, ends.first, ends.second, fmt::format("wait for {}", describe(plan(), cause)));
     event["cat"] = "wait";
     event["args"] = {{"step", step_},
-                     {"operation", describe(plan_, waiting)},
-                     {"unit", unit_name(plan_, waiting.unit)},
-                     {"for", describe(plan_, cause)},
+                     {"operation", describe(plan(), waiting)},
+                     {"unit", unit_name(plan(), waiting.unit)},
+                     {"for", describe(plan(), cause)},
                      {"for_kind", to_string(cause.kind)},
-                     {"for_unit", unit_name(plan_, cause.unit)},
+                     {"for_unit", unit_name(plan(), cause.unit)},
                      {"for_stream", to_string(cause.stream)}};
     add(event);
   }
@@ -247,7 +246,7 @@ class Writer {
     using enum HostSection::Call;
     const std::string call(call_name(section.call));
     const bool of_window = section.call != update && section.call != outer;
-    const std::string unit = of_window ? unit_name(plan_, section.use.unit) : std::string();
+    const std::string unit = of_window ? unit_name(plan(), section.use.unit) : std::string();
     const std::string pass = of_window ? std::string(to_string(section.use.kind)) : call;
     const std::int64_t begin = host_stamps_[section.begin];
     const std::int64_t end = host_stamps_[section.end];
@@ -265,7 +264,7 @@ class Writer {
   };
 
   const TraceContent& content_;
-  const plan::Plan& plan_;
+  const TracedPlan* traced_;  // of the rank that is being written; at first this one
   const TraceSteps& steps_;
   std::int64_t origin_ = std::numeric_limits<std::int64_t>::max();
   std::string events_;

@@ -35,7 +35,7 @@ std::string align_clocks(World& world, std::vector<RankTimes>& ranks);
 // ---- the file ----
 
 struct TraceContent {
-  const TraceRecorder& recorder;  // what its stamps mean
+  const TraceRecorder& recorder;  // what stamps mean
   std::vector<RankTimes> ranks;
   bool compute_is_immediate;  // the compute stream's work runs where the host submits it
   std::string clocks;         // what the ranks' times rest on, for people

@@ -117,34 +117,47 @@ std::vector<TraceLayout> layouts_of(const plan::Plan& plan, std::size_t program)
 
 }  // namespace
 
-TraceRecorder::TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps,
-                             std::size_t updates)
+TracedPlan::TracedPlan(const plan::Plan& plan, std::size_t program, TraceSteps steps, std::size_t updates)
     : plan_(plan),
       layouts_(layouts_of(plan_, program)),
       steps_(checked(steps)),
-      updates_(updates + steps.first - steps.next),
-      stamps_(device, sum_over_steps(&TraceLayout::stamps)),
-      host_stamps_(Device::cpu(), sum_over_steps(&TraceLayout::host_stamps)),
-      next_step_(steps.next) {}
+      updates_(updates + steps.first - steps.next) {}
 
-const TraceLayout& TraceRecorder::layout(std::size_t step) const {
+const TraceLayout& TracedPlan::layout(std::size_t step) const {
   const auto outer = plan_.outer_after(updates_ + (step - steps_.first) + 1);
   return layouts_[outer ? 1 + plan_.segments[*outer].fragment : 0];
 }
 
-std::size_t TraceRecorder::sum_over_steps(std::size_t TraceLayout::*count) const {
+std::size_t TracedPlan::sum_over_steps(std::size_t TraceLayout::*count) const {
   std::size_t sum = 0;
   for (std::size_t step = steps_.first; step <= steps_.last; ++step) sum += layout(step).*count;
   return sum;
 }
 
+std::size_t TracedPlan::stamps() const {
+  return sum_over_steps(&TraceLayout::stamps) + sum_over_steps(&TraceLayout::host_stamps);
+}
+
+TraceRecorder::TraceRecorder(std::vector<TracedPlan> plans, std::size_t role, Device device)
+    : plans_(std::move(plans)),
+      role_(role),
+      stamps_(device, mine().sum_over_steps(&TraceLayout::stamps)),
+      host_stamps_(Device::cpu(), mine().sum_over_steps(&TraceLayout::host_stamps)),
+      next_step_(steps().next) {}
+
+const TracedPlan& TraceRecorder::of_rank(std::size_t rank) const {
+  if (plans_.size() == 1) return plans_.front();
+  const plan::Coordinates place = mine().plan().options.mesh->place_of(rank);
+  return plans_[place[static_cast<std::size_t>(Axis::pipeline)]];
+}
+
 bool TraceRecorder::begin_step() {
   const std::size_t step = next_step_++;
-  return step >= steps_.first && step <= steps_.last;
+  return step >= steps().first && step <= steps().last;
 }
 
 void TraceRecorder::end_step() {
-  const TraceLayout& recorded = layout(steps_.first + recorded_++);
+  const TraceLayout& recorded = mine().layout(steps().first + recorded_++);
   expected_stamps_ += recorded.stamps;
   expected_host_stamps_ += recorded.host_stamps;
   if (next_stamp_ == expected_stamps_ && next_host_stamp_ == expected_host_stamps_) return;
@@ -155,13 +168,13 @@ std::vector<std::int64_t> TraceRecorder::times() {
   auto stream = stamps_.nanoseconds().begin();
   auto host = host_stamps_.nanoseconds().begin();
   std::vector<std::int64_t> result;
-  for (std::size_t step = steps_.first; step <= steps_.last; ++step) {
+  for (std::size_t step = steps().first; step <= steps().last; ++step) {
     const auto append = [&](auto& from, std::size_t count) {
       const auto begin = std::exchange(from, from + static_cast<std::ptrdiff_t>(count));
       result.insert(result.end(), begin, from);
     };
-    append(stream, layout(step).stamps);
-    append(host, layout(step).host_stamps);
+    append(stream, mine().layout(step).stamps);
+    append(host, mine().layout(step).host_stamps);
   }
   return result;
 }

@@ -59,14 +59,34 @@ struct TraceLayout {
   void end_section() { sections.back().end = host_stamps++; }
 };
 
+// A TracedPlan says what the stamps of some steps of a plan mean.
+class TracedPlan {
+ public:
+  // updates: that the model has done, by which outer steps are due.
+  TracedPlan(const plan::Plan& plan, std::size_t program, TraceSteps steps, std::size_t updates);
+
+  const plan::Plan& plan() const { return plan_; }
+  std::size_t program() const { return layouts_.front().program; }  // whose steps are recorded
+  const TraceLayout& layout(std::size_t step) const;                // of one to record
+  const TraceSteps& steps() const { return steps_; }
+  std::size_t sum_over_steps(std::size_t TraceLayout::*count) const;
+  std::size_t stamps() const;  // of streams and the host together
+
+ private:
+  plan::Plan plan_;                   // a copy: what was measured may be written after the model has another
+  std::vector<TraceLayout> layouts_;  // of a step without an outer one, and with each fragment's
+  TraceSteps steps_;
+  std::size_t updates_;  // before the first of them
+};
+
 // Takes the stamps of some steps of one rank. The executor tells it where it is; what the stamps mean is the layout's.
 //
 // Invariants: stamps are taken in the order of TraceLayout; nothing is allocated after construction. It outlives its
 //   stamps in flight, because the executor shares it until its streams have ended.
 class TraceRecorder {
  public:
-  // updates: that the model has done, by which outer steps are due.
-  TraceRecorder(const plan::Plan& plan, std::size_t program, Device device, TraceSteps steps, std::size_t updates);
+  // plans: of all roles, of which this rank's is `role`.
+  TraceRecorder(std::vector<TracedPlan> plans, std::size_t role, Device device);
 
   // Whether the step that begins now is one to record.
   bool begin_step();
@@ -74,11 +94,11 @@ class TraceRecorder {
   void stamp_host(Stream& host) { host_stamps_.take(host, next_host_stamp_++); }
   void end_step();  // of one that was recorded
 
-  const plan::Plan& plan() const { return plan_; }
-  std::size_t program() const { return layouts_.front().program; }  // whose steps are recorded
-  const TraceLayout& layout(std::size_t step) const;                // of one to record
-  const TraceSteps& steps() const { return steps_; }
-  std::size_t step_count() const { return steps_.last - steps_.first + 1; }
+  const TracedPlan& mine() const { return plans_[role_]; }
+  const TracedPlan& of_rank(std::size_t rank) const;
+  const std::vector<TracedPlan>& plans() const { return plans_; }
+  const TraceSteps& steps() const { return mine().steps(); }
+  std::size_t step_count() const { return steps().last - steps().first + 1; }
   std::size_t recorded_steps() const { return recorded_; }
   Bytes size() const { return stamps_.size() + host_stamps_.size(); }
 
@@ -86,12 +106,8 @@ class TraceRecorder {
   std::vector<std::int64_t> times();
 
  private:
-  std::size_t sum_over_steps(std::size_t TraceLayout::*count) const;
-
-  plan::Plan plan_;                   // a copy: what was measured may be written after the model has another
-  std::vector<TraceLayout> layouts_;  // of a step without an outer one, and with each fragment's
-  TraceSteps steps_;
-  std::size_t updates_;  // before the first of them
+  std::vector<TracedPlan> plans_;
+  std::size_t role_;
   TimeStamps stamps_;
   TimeStamps host_stamps_;
   std::size_t next_step_;

@@ -96,10 +96,10 @@ def check_known(tool, folder):
     found = summary(tool, path, "--waits", 2)
     zero, one = found["ranks"]
     expected = {"rank": 0, "step_us": (120 + 30) / 2, "computing_us": (20 + 40 + 30) / 2, "communicating_us": 110 / 2,
-                "hidden_us": 50 / 2, "exposed_us": 60 / 2, "compute_waited_us": 50 / 2}
+                "hidden_us": 50 / 2, "exposed_us": 60 / 2, "compute_waited_us": 50 / 2, "bubble": 1 - (20 + 30 + 30) / 130}  # of [0, 100] and [200, 230]
     assert zero == expected, (zero, expected)
     assert one == {"rank": 1, "step_us": 50, "computing_us": 50, "communicating_us": 5, "hidden_us": 5, "exposed_us": 0,
-                   "compute_waited_us": 0}, one
+                   "compute_waited_us": 0, "bubble": 1 - 100 / 130}, one
     assert math.isclose(found["overlap"], (25 + 5) / (55 + 5)), found["overlap"]
 
     assert [(w["us"], w["stream"], w["operation"], w["for"]) for w in found["waits"]] == [

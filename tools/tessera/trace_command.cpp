@@ -39,12 +39,15 @@ std::string per_cent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "-";
 }
 
-std::string ranks_text(const Summary& summary) {
+std::string ranks_text(const TraceFile& trace, const Summary& summary) {
+  const bool of_stages = trace.stages > 1;
   Rows rows = {{"rank", "step", "computing", "communicating", "hidden", "exposed", "overlap", "compute waited"}};
+  if (of_stages) rows[0].push_back("bubble");
   for (const RankFigures& rank : summary.ranks) {
     rows.push_back({fmt::format("{}", rank.rank), shown(rank.step), shown(rank.computing), shown(rank.communicating),
                     shown(rank.hidden), shown(rank.exposed()), per_cent(rank.hidden, rank.communicating),
                     shown(rank.waited)});
+    if (of_stages) rows.back().push_back(per_cent(rank.bubble, 1));
   }
   return table(rows);
 }
@@ -116,7 +119,7 @@ std::string text_of(const TraceFile& trace, const Summary& summary) {
   return fmt::format(
       "{} on {}: {}; times per rank and step\n\n{}\noverlap {}: so much of the communication ran while "
       "the rank computed\n\n{}\n{}\n{}\n{}",
-      steps, counted(summary.ranks.size(), "rank", "ranks"), printable(trace.description), ranks_text(summary),
+      steps, counted(summary.ranks.size(), "rank", "ranks"), printable(trace.description), ranks_text(trace, summary),
       per_cent(overlap(summary), 1), waits_text(summary), kinds_text(summary), units_text(summary), host_text(summary));
 }
 
@@ -132,7 +135,8 @@ Json json_of(const TraceFile& trace, const Summary& summary) {
                                {"communicating_us", rank.communicating},
                                {"hidden_us", rank.hidden},
                                {"exposed_us", rank.exposed()},
-                               {"compute_waited_us", rank.waited}});
+                               {"compute_waited_us", rank.waited},
+                               {"bubble", rank.bubble}});
   }
   for (const Slice& wait : summary.waits) {
     object["waits"].push_back({{"us", wait.time()},
@@ -171,7 +175,9 @@ void run_summary(std::vector<std::string> arguments) {
       "Says what a trace shows: how much communication computation hid.",
       "Communicating: a collective runs, which includes waiting for slower ranks. Hidden: the part of it\n"
       "in which the same rank computes on any stream; exposed: the rest. Host: what the runtime takes of\n"
-      "the host's time to open and close one window, as a median, the time stamps of the trace included.",
+      "the host's time to open and close one window, as a median, the time stamps of the trace included.\n"
+      "Bubble: the part of the passes, from the first window of any rank to the last one's end, in which\n"
+      "the compute stream of a rank in a pipeline's stage is idle.",
       "tessera trace summary");
   options.place("FILE", path, "What --trace wrote");
   options.whole("--waits", waits, {0, 10'000}, "How many of the longest waits are listed");

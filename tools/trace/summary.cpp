@@ -26,29 +26,53 @@ std::vector<std::size_t> ranks_of(const TraceFile& trace) {
   return {ranks.begin(), ranks.end()};
 }
 
-RankFigures rank_figures(const TraceFile& trace, std::size_t rank) {
-  Stretches computing, communicating, waited;
-  std::map<std::size_t, std::pair<double, double>> ends;  // by step
+using Ends = std::map<std::size_t, std::pair<double, double>>;  // by step
+
+void widen(Ends& ends, const Slice& slice) {
+  auto& [begin, end] = ends.try_emplace(slice.step, slice.begin, slice.end).first->second;
+  begin = std::min(begin, slice.begin);
+  end = std::max(end, slice.end);
+}
+
+double sum_of(const Ends& ends) {
+  double sum = 0;
+  for (const auto& [step, of_step] : ends) sum += of_step.second - of_step.first;
+  return sum;
+}
+
+// All ranks' windows lie between them.
+Ends passes_of(const TraceFile& trace) {
+  Ends ends;
+  for (const Slice& slice : trace.slices)
+    if (slice.kind == SliceKind::window) widen(ends, slice);
+  return ends;
+}
+
+RankFigures rank_figures(const TraceFile& trace, std::size_t rank, const Ends& passes) {
+  Stretches computing, communicating, waited, passing;
+  Ends ends;
   for (const Slice& slice : trace.slices) {
     if (slice.rank != rank) continue;
     if (slice.kind == SliceKind::wait && slice.stream == "compute") waited.emplace_back(slice.begin, slice.end);
     if (!is_operation(slice)) continue;
-    auto& [begin, end] = ends.try_emplace(slice.step, slice.begin, slice.end).first->second;
-    begin = std::min(begin, slice.begin);
-    end = std::max(end, slice.end);
+    widen(ends, slice);
+    const auto pass = passes.find(slice.step);
+    if (slice.kind != SliceKind::communication && slice.stream == "compute" && pass != passes.end()) {
+      const double begin = std::max(slice.begin, pass->second.first), end = std::min(slice.end, pass->second.second);
+      if (begin < end) passing.emplace_back(begin, end);
+    }
     (slice.kind == SliceKind::communication ? communicating : computing).emplace_back(slice.begin, slice.end);
   }
   computing = merged(std::move(computing));
   communicating = merged(std::move(communicating));
-  double span = 0;
-  for (const auto& [step, of_step] : ends) span += of_step.second - of_step.first;
   const auto steps = static_cast<double>(trace.steps());
   return {.rank = rank,
-          .step = span / steps,
+          .step = sum_of(ends) / steps,
           .computing = length(computing) / steps,
           .communicating = length(communicating) / steps,
           .hidden = common_length(computing, communicating) / steps,
-          .waited = length(merged(std::move(waited))) / steps};
+          .waited = length(merged(std::move(waited))) / steps,
+          .bubble = passes.empty() ? 0 : 1 - length(merged(std::move(passing))) / sum_of(passes)};
 }
 
 std::vector<Slice> longest(const TraceFile& trace, std::size_t count) {
@@ -137,7 +161,8 @@ double median(std::vector<double> values) {
 Summary summarize(const TraceFile& trace, std::size_t longest_waits) {
   Summary summary;
   const std::vector<std::size_t> ranks = ranks_of(trace);
-  for (const std::size_t rank : ranks) summary.ranks.push_back(rank_figures(trace, rank));
+  const Ends passes = passes_of(trace);
+  for (const std::size_t rank : ranks) summary.ranks.push_back(rank_figures(trace, rank, passes));
   const double shares = static_cast<double>(ranks.size()) * static_cast<double>(trace.steps());
   summary.waits = longest(trace, longest_waits);
   summary.kinds = kind_figures(trace, shares);

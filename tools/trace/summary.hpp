@@ -17,6 +17,7 @@ struct RankFigures {
   double communicating;  // some stream runs a collective, which includes waiting for the peers
   double hidden;         // of communicating: while computing
   double waited;         // the compute stream stood in waits
+  double bubble;         // of passes, from the first window of any rank to the last's end: its compute stream is idle
   double exposed() const { return communicating - hidden; }
 };
 

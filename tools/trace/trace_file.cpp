@@ -111,6 +111,7 @@ TraceFile trace_of(const Json& object) {
   TraceFile trace{.first_step = about.at("first_step").whole(),
                   .last_step = about.at("last_step").whole(),
                   .ranks = about.at("ranks").whole(),
+                  .stages = about.contains("stages") ? about.at("stages").whole() : 1,
                   .description = description(about),
                   .slices = {}};
   if (trace.last_step < trace.first_step || trace.last_step - trace.first_step >= most_steps) {

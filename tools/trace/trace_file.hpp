@@ -35,6 +35,7 @@ struct TraceFile {
   std::size_t first_step;
   std::size_t last_step;
   std::size_t ranks;        // of the job
+  std::size_t stages;       // of a pipeline; 1: of none
   std::string description;  // "fsdp, prefetch 1, 1 micro-batch, 5 units"
   std::vector<Slice> slices;
 

@@ -107,8 +107,7 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
     }
     return;
   }
-  for (const char* name :
-       {"--activation-checkpointing", "--trace", "--granules", "--outer-every", "--accumulate-mode"}) {
+  for (const char* name : {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode"}) {
     if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
   }
   if (options.sample.value_or(0) > 0)
