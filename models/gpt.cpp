@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/gpt/model.hpp"
+#include "tessera/comm/simulate.hpp"
 #include "tessera/nn/with_element.hpp"
 
 namespace models {
@@ -31,6 +32,18 @@ GptShape shape_of(const Preset& preset) {
 tessera::Bytes gpt_activations(const GptShape& shape, const tessera::Precision& precision, std::size_t batch) {
   return tessera::nn::with_element(
       precision, [&](auto element) { return Gpt<decltype(element)>::planned_activation_bytes(shape, batch); });
+}
+
+std::vector<tessera::plan::RankRole> gpt_stages(const GptShape& shape, const GptSchedule& schedule,
+                                                const tessera::FullyShardOptions& sharding,
+                                                const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) {
+  std::vector<tessera::plan::RankRole> result;
+  tessera::simulate({.ranks = static_cast<int>(sharding.mesh->size())}, [&](tessera::World& world) {
+    tessera::nn::with_element(sharding.precision, [&](auto element) {
+      result = GptPipeline<decltype(element)>(world, sharding, shape, schedule).pipeline->plans(optimizer);
+    });
+  });
+  return result;
 }
 
 }  // namespace models

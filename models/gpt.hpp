@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string_view>
+#include <vector>
 
+#include "models/gpt/pipeline.hpp"
 #include "models/gpt/shape.hpp"
 #include "models/model.hpp"
 #include "tessera/base/bytes.hpp"
@@ -20,5 +24,10 @@ GptShape shape_of(const Preset& preset);
 
 // Returns what a rank's passes over micro-batches of `batch` sequences need, counted by train_gpt's own passes.
 tessera::Bytes gpt_activations(const GptShape& shape, const tessera::Precision& precision, std::size_t batch);
+
+// The plans of the stages of a pipeline of it on a mesh, as train_gpt's. An optimizer is made for each.
+std::vector<tessera::plan::RankRole> gpt_stages(const GptShape& shape, const GptSchedule& schedule,
+                                                const tessera::FullyShardOptions& sharding,
+                                                const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer);
 
 }  // namespace models

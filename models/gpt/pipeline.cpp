@@ -131,8 +131,31 @@ tessera::Bytes GptPart<T>::count() {
   return stack.peak();
 }
 
+template <typename T>
+GptPipeline<T>::GptPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const GptShape& shape,
+                            const GptSchedule& schedule)
+    : split(split_gpt(shape, schedule.shape.stages * schedule.shape.chunks)) {
+  std::vector<std::unique_ptr<tessera::PipelinePart>> made;
+  for (std::size_t part = 0; part + 1 < split.begins.size(); ++part) {
+    auto next = std::make_unique<GptPart<T>>(shape, split.begins[part], split.begins[part + 1], schedule.batch,
+                                             world.device().kind());
+    parts.push_back(next.get());
+    made.push_back(std::move(next));
+  }
+  pipeline = std::make_unique<tessera::Pipeline>(
+      world, sharding,
+      tessera::PipelineOptions{.schedule = tessera::plan::schedule(schedule.kind, schedule.shape),
+                               .shape = schedule.shape,
+                               .elements = GptPart<T>::passed_elements(shape, schedule.batch),
+                               .type = tessera::dtype_of<T>},
+      std::move(made));
+}
+
 template class GptPart<float>;
 template class GptPart<tessera::bf16>;
 template class GptPart<tessera::fp16>;
+template struct GptPipeline<float>;
+template struct GptPipeline<tessera::bf16>;
+template struct GptPipeline<tessera::fp16>;
 
 }  // namespace models

@@ -69,4 +69,19 @@ class GptPart final : public tessera::PipelinePart {
   tessera::Bytes activations_;
 };
 
+struct GptSchedule {
+  std::size_t batch = 1;  // sequences of a micro-batch
+  tessera::plan::ScheduleKind kind = tessera::plan::ScheduleKind::one_f_one_b;
+  tessera::plan::ScheduleShape shape;
+};
+
+template <typename T>
+struct GptPipeline {
+  GptPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const GptShape& shape,
+              const GptSchedule& schedule);
+  GptSplit split;
+  std::vector<GptPart<T>*> parts;  // which the pipeline has
+  std::unique_ptr<tessera::Pipeline> pipeline;
+};
+
 }  // namespace models

@@ -398,7 +398,6 @@ void tie_units(std::span<plan::CompileInput> inputs) {
 std::size_t role_of(ModelState& model, std::size_t roles) {
   World& world = model.world();
   const auto ranks = static_cast<std::size_t>(world.size());
-  if (world.backend_name() == "modelled") throw UsageError("finalize_roles(): a simulated rank has no neighbours");
   const std::optional<plan::MeshShape>& mesh = model.options.mesh;
   if (!mesh || mesh->size(Axis::pipeline) != roles || mesh->size() != ranks) {
     throw UsageError(
@@ -476,20 +475,19 @@ void ShardedModel::finalize(std::unique_ptr<Optimizer> optimizer) {
   make_executor(*state_);
 }
 
-std::size_t finalize_roles(std::span<ModelRole> given) {
+std::vector<plan::RankRole> plan_roles(std::span<ModelRole> given) {
   if (given.empty()) throw UsageError("finalize_roles() needs a role");
   std::vector<plan::CompileInput> inputs;
-  std::vector<plan::RankRole> roles;
-  std::size_t mine = 0;
   for (std::size_t role = 0; role < given.size(); ++role) {
     ModelState& model = given[role].model->state();
-    mine = role_of(model, given.size());
+    role_of(model, given.size());
     declare(model, std::move(given[role].optimizer));
     model.role = role;
     inputs.push_back(compile_input(model));
   }
   tie_units(inputs);
   const std::size_t units = most_trained_units(inputs);
+  std::vector<plan::RankRole> roles;
   for (std::size_t role = 0; role < given.size(); ++role) {
     ModelState& model = given[role].model->state();
     inputs[role].options.role_units = units;
@@ -498,15 +496,23 @@ std::size_t finalize_roles(std::span<ModelRole> given) {
     check_role(model, given[role].name);
     check_against(model, inputs[role], roles.back().plan);
   }
+  return roles;
+}
+
+std::size_t finalize_roles(std::span<ModelRole> given) {
+  std::vector<plan::RankRole> roles = plan_roles(given);
+  const std::size_t mine = role_of(given.front().model->state(), given.size());
+  ModelState& model = given[mine].model->state();
+  if (model.world().backend_name() == "modelled")
+    throw UsageError("finalize_roles(): a simulated rank has no neighbours");
   const plan::Verification verification = plan::verify(roles);
   if (!verification.ok()) throw UsageError("the roles do not fit together: " + verification.violations.front().text);
   std::vector<std::string> lines;
-  for (std::size_t role = 0; role < given.size(); ++role) {
-    lines.push_back("role " + given[role].name);
-    std::ranges::move(settings_of(given[role].model->state(), inputs[role], plan::hash(roles)),
-                      std::back_inserter(lines));
+  for (const ModelRole& each : given) {
+    ModelState& of_role = each.model->state();
+    lines.push_back("role " + each.name);
+    std::ranges::move(settings_of(of_role, compile_input(of_role), plan::hash(roles)), std::back_inserter(lines));
   }
-  ModelState& model = given[mine].model->state();
   require_agreement(model.world(), lines, "finalize_roles()");
   model.plan = roles[mine].plan;
   model.roles = std::move(roles);

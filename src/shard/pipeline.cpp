@@ -250,12 +250,22 @@ void Pipeline::make_model(World& world, FullyShardOptions options, std::size_t s
   model.add_program(std::move(program));
 }
 
-void Pipeline::finalize(const std::function<std::unique_ptr<Optimizer>()>& optimizer) {
-  std::vector<ModelRole> roles;
+std::vector<ModelRole> Pipeline::roles(const std::function<std::unique_ptr<Optimizer>()>& optimizer) const {
+  std::vector<ModelRole> result;
   for (const auto& model : models_) {
-    roles.push_back({fmt::format("stage {}", roles.size()), model.get(), optimizer()});
+    result.push_back({fmt::format("stage {}", result.size()), model.get(), optimizer()});
   }
-  stage_ = finalize_roles(roles);
+  return result;
+}
+
+void Pipeline::finalize(const std::function<std::unique_ptr<Optimizer>()>& optimizer) {
+  std::vector<ModelRole> all = roles(optimizer);
+  stage_ = finalize_roles(all);
+}
+
+std::vector<plan::RankRole> Pipeline::plans(const std::function<std::unique_ptr<Optimizer>()>& optimizer) {
+  std::vector<ModelRole> all = roles(optimizer);
+  return plan_roles(all);
 }
 
 PartMemory Pipeline::memory_of(const ScheduledPass& pass, std::size_t place) {

@@ -45,8 +45,9 @@ Bytes whole_size(const plan::Plan& plan, const plan::Operation& operation) {
     const Bytes sent = operation.goes_to_owners() ? bytes_to_owners(plan, group) : bytes_from_owners(plan, group);
     return Bytes(sent.count() * ranks / (ranks - 1));
   }
-  if (operation.kind == plan::OperationKind::collective && sums(operation.collective_kind))
-    return operation.source().range.size;
+  const bool sums_in_window = operation.kind == plan::OperationKind::collective && sums(operation.collective_kind);
+  if (sums_in_window || operation.passes_message() || operation.kind == plan::OperationKind::sum_tied)
+    return operation.accesses.front().range.size;
   Bytes size;
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     size += std::max(operation.source(move).range.size, operation.target(move).range.size);
@@ -56,11 +57,22 @@ Bytes whole_size(const plan::Plan& plan, const plan::Operation& operation) {
 
 using Sizes = std::map<Bytes, std::size_t>;  // how often each
 
+bool is_message(const CollectiveSizes& collectives) {
+  return collectives.kind == plan::OperationKind::collective && collectives.group == tessera::Axis::pipeline;
+}
+
+// Stages exchange norms all together, and messages and gradients two by two.
+std::size_t ranks_of(const plan::Plan& plan, plan::OperationKind kind, tessera::AxisSet group) {
+  if (!group.contains(tessera::Axis::pipeline)) return plan.mesh.size(group);
+  return kind == plan::OperationKind::gather_norms ? plan.roles() : 2;
+}
+
 CollectiveSizes summary(CollectiveSizes result, const Sizes& sizes) {
   for (const auto& [size, times] : sizes) {
     result.count += times;
-    // Wholes are shards of equal size.
-    result.moved += Bytes(size.count() / result.ranks * (result.ranks - 1)) * times;
+    // Wholes are shards of equal size, and messages go as they are.
+    const Bytes sent = is_message(result) ? size : Bytes(size.count() / result.ranks * (result.ranks - 1));
+    result.moved += sent * times;
   }
   result.moved = Bytes(result.moved.count() / result.every);
   result.smallest = sizes.begin()->first;
@@ -76,6 +88,7 @@ CollectiveSizes summary(CollectiveSizes result, const Sizes& sizes) {
 }  // namespace
 
 std::string name_of(const CollectiveSizes& collectives) {
+  if (is_message(collectives)) return "messages to other stages";
   const std::string where = group_text(collectives.group);
   const std::string when = collectives.every == 1 ? "" : fmt::format(", every {} steps", collectives.every);
   return fmt::format("{}{}{}", to_string(collectives.kind), where, when);
@@ -99,11 +112,14 @@ Traffic traffic(const plan::Plan& plan) {
         add(fetches ? result.fetched : result.evicted, whole_size(plan, operation));
         add(fetches ? result.from_disk : result.to_disk, plan::size_on_disk(plan, operation));
       }
-      if (times == 0 || !is_collective(operation.kind) || operation.group.empty()) continue;
-      auto& [group, sizes] = kinds[{every, operation.kind, operation.group.bits()}];
-      group = operation.group;
-      const bool twice = operation.kind == plan::OperationKind::collective &&
-                         operation.collective_kind == plan::CollectiveKind::all_reduce;
+      const bool sends = operation.passes_message() && operation.collective_kind == plan::CollectiveKind::send;
+      if (times == 0 || !is_collective(operation.kind) || (operation.group.empty() && !sends)) continue;
+      const tessera::AxisSet along = sends ? tessera::AxisSet(tessera::Axis::pipeline) : operation.group;
+      auto& [group, sizes] = kinds[{every, operation.kind, along.bits()}];
+      group = along;
+      const bool twice = operation.kind == plan::OperationKind::sum_tied ||
+                         (operation.kind == plan::OperationKind::collective &&
+                          operation.collective_kind == plan::CollectiveKind::all_reduce);
       sizes[whole_size(plan, operation)] += twice ? 2 * times : times;  // a sum, and what it came to for all
     }
   }
@@ -112,7 +128,7 @@ Traffic traffic(const plan::Plan& plan) {
     const auto& [axes, sizes] = of_group;
     const tessera::AxisSet group = group_name(plan, axes);
     const CollectiveSizes& all = result.kinds.emplace_back(
-        summary({.kind = kind, .group = group, .ranks = plan.mesh.size(axes), .every = every}, sizes));
+        summary({.kind = kind, .group = group, .ranks = ranks_of(plan, kind, axes), .every = every}, sizes));
     result.moved += all.moved;
     if (group == tessera::Axis::shard) result.moved_in_replica += all.moved;
   }

@@ -64,6 +64,16 @@ bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::St
   return report.verification.ok();
 }
 
+bool answer_stages(const PlanRequest& request) {
+  const std::vector<PlanReport> stages = stage_reports(*request.subject, request.setting);
+  if (request.json) {
+    print_object(json_of_stages(stages));
+  } else {
+    fmt::print("{}", text_of_stages(stages));
+  }
+  return stages.front().verification.ok();
+}
+
 bool answer_time_comparison(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const TimeSetting setting = time_setting(request.time);
   const std::vector<TimedSetting> times = compare_times(*request.subject, request.setting, states, setting);
@@ -152,6 +162,7 @@ bool run_plan(std::vector<std::string> arguments) {
   if (!request) return true;
   const std::vector<tessera::plan::StateSpec> states = optimizer_states(request->setting.optimizer);
   if (request->parameters) return answer_parameters(*request, states);
+  if (request->setting.stages() > 1) return answer_stages(*request);
   if (request->fit) return answer_fit(*request, states);
   if (request->compare) return answer_comparison(*request, states);
   return answer_plan(*request, states);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "accounting.hpp"
 #include "json/json.hpp"
@@ -156,12 +157,12 @@ Json verification_json(const plan::Verification& verification) {
 
 }  // namespace
 
-PlanReport make_report(const Subject& subject, const Setting& setting,
-                       const std::vector<plan::StateSpec>& optimizer_states) {
-  PlanReport report{
-      .subject = subject, .setting = setting, .plan = compile(compile_input(subject, setting, optimizer_states))};
+namespace {
+
+PlanReport report_of(const Subject& subject, const Setting& setting, plan::Plan planned) {
+  PlanReport report{.subject = subject, .setting = setting, .plan = std::move(planned)};
+  report.title = to_string(report.plan.options.strategy);
   report.memory = plan::memory(report.plan);
-  report.verification = verify(report.plan);
   report.traffic = traffic(report.plan);
   const models::ParameterCounts counts = models::count_parameters(report.plan.units);
   report.persistent = models::persistent(report.memory);
@@ -170,6 +171,27 @@ PlanReport make_report(const Subject& subject, const Setting& setting,
   report.zero_paper = static_cast<double>(counts.all()) / static_cast<double>(slices) *
                       models::zero_paper_per_parameter(options.strategy, options.ranks / slices, options.replicas);
   return report;
+}
+
+}  // namespace
+
+PlanReport make_report(const Subject& subject, const Setting& setting,
+                       const std::vector<plan::StateSpec>& optimizer_states) {
+  PlanReport report = report_of(subject, setting, compile(compile_input(subject, setting, optimizer_states)));
+  report.verification = verify(report.plan);
+  return report;
+}
+
+std::vector<PlanReport> stage_reports(const Subject& subject, const Setting& setting) {
+  const std::vector<plan::RankRole> roles = subject.stages(setting);
+  std::vector<PlanReport> reports;
+  for (const plan::RankRole& role : roles) {
+    reports.push_back(report_of(subject, setting, role.plan));
+    reports.back().title = role.name;
+  }
+  reports.front().verification = verify(roles);
+  for (PlanReport& report : reports) report.verification = reports.front().verification;
+  return reports;
 }
 
 std::string model_text(const Subject& subject, const plan::Plan& planned) {
@@ -281,11 +303,18 @@ bool has_any(const std::vector<PlanReport>& reports, std::size_t category) {
                      [&](const PlanReport& report) { return report.memory.categories[category].size > Bytes(0); });
 }
 
+// The share of a step in which a stage stands still.
+double bubble(const Setting& setting) {
+  const plan::ScheduleShape shape = setting.schedule_shape();
+  const plan::ScheduleTimes times = plan::times(plan::schedule(setting.schedule.kind, shape), shape);
+  return times.idle.front() / times.step;
+}
+
 std::string verdicts(const std::vector<PlanReport>& reports) {
   std::string text;
   for (const PlanReport& report : reports) {
     if (report.verification.ok()) continue;
-    text += fmt::format("{}: {}", to_string(report.plan.options.strategy), verdict(report.verification));
+    text += fmt::format("{}: {}", report.title, verdict(report.verification));
   }
   if (!text.empty()) return text;
   return fmt::format("verified: all {} are sound\n",
@@ -294,12 +323,12 @@ std::string verdicts(const std::vector<PlanReport>& reports) {
 
 }  // namespace
 
-std::string text_of(const std::vector<PlanReport>& reports) {
-  const PlanReport& first = reports.front();
-  const plan::PlanOptions& options = first.plan.options;
-  std::vector<std::vector<std::string>> rows = {row("on each rank", reports, [](const PlanReport& report) {
-    return std::string(to_string(report.plan.options.strategy));
-  })};
+namespace {
+
+std::string side_by_side(const std::vector<PlanReport>& reports) {
+  const plan::PlanOptions& options = reports.front().plan.options;
+  std::vector<std::vector<std::string>> rows = {
+      row("on each rank", reports, [](const PlanReport& report) { return report.title; })};
   for (std::size_t category = 0; category < plan::category_count; ++category) {
     if (!has_any(reports, category)) continue;
     rows.push_back(row(std::string(to_string(static_cast<plan::Category>(category))), reports,
@@ -326,9 +355,53 @@ std::string text_of(const std::vector<PlanReport>& reports) {
   const auto bytes = [](double size) { return to_string(Bytes(static_cast<std::uint64_t>(size))); };
   rows.push_back(row("persists", reports, [](const PlanReport& report) { return to_string(report.persistent); }));
   rows.push_back(row("the ZeRO paper's", reports, [&](const PlanReport& report) { return bytes(report.zero_paper); }));
-  return fmt::format("{}; {}, {}, {}\n{}\n{}{}", model_text(first.subject, first.plan), mesh_text(options),
+  return table(rows) + activations_note(reports.front());
+}
+
+}  // namespace
+
+std::string text_of(const std::vector<PlanReport>& reports) {
+  const PlanReport& first = reports.front();
+  const plan::PlanOptions& options = first.plan.options;
+  return fmt::format("{}; {}, {}, {}\n{}\n{}", model_text(first.subject, first.plan), mesh_text(options),
                      precision_text(options), counted(first.plan.micro_batches(0), "micro-batch", "micro-batches"),
-                     verdicts(reports), table(rows), activations_note(first));
+                     verdicts(reports), side_by_side(reports));
+}
+
+// A unit that is tied counts as the one to which it is.
+std::string text_of_stages(const std::vector<PlanReport>& stages) {
+  const PlanReport& first = stages.front();
+  const Setting& setting = first.setting;
+  std::size_t parameters = 0;
+  for (const PlanReport& stage : stages) {
+    std::vector<plan::UnitSpec> units = stage.plan.units;
+    std::erase_if(units, [](const plan::UnitSpec& unit) { return unit.tied; });
+    parameters += models::count_parameters(units).all();
+  }
+  const plan::ScheduleShape shape = setting.schedule_shape();
+  std::string sent;
+  for (const PlanReport& stage : stages) sent += "\n" + stage.title + traffic_text(stage);
+  return fmt::format(
+      "{}: {} parameters; {} on {}, {}, {} by {}{}\n{}\n{}{}\nbubble: {:.1f} % of a step, where parts "
+      "take equal time and go back in twice that of a forward pass\n",
+      first.subject.name(), grouped(parameters), to_string(setting.options.strategy), setting.options.mesh->text(),
+      precision_text(setting.options), counted(shape.micro_batches, "micro-batch", "micro-batches"),
+      to_string(setting.schedule.kind), shape.chunks > 1 ? fmt::format(" of {} chunks", shape.chunks) : "",
+      verdict(first.verification), side_by_side(stages), sent, 100 * bubble(setting));
+}
+
+Json json_of_stages(const std::vector<PlanReport>& stages) {
+  const Setting& setting = stages.front().setting;
+  Json list = Json::array();
+  for (const PlanReport& stage : stages) list.push_back(json_of(stage));
+  return {{"model", stages.front().subject.name()},
+          {"mesh", setting.options.mesh->text()},
+          {"schedule", to_string(setting.schedule.kind)},
+          {"chunks", setting.schedule.chunks},
+          {"micro_batches", setting.options.micro_batches},
+          {"bubble", bubble(setting)},
+          {"verified", verification_json(stages.front().verification)},
+          {"stages", list}};
 }
 
 Json json_of(const std::vector<PlanReport>& reports) {

@@ -21,12 +21,18 @@ struct PlanReport {
   tessera::plan::Verification verification = {};
   Traffic traffic = {};
   tessera::Bytes persistent = {};
-  double zero_paper = 0;  // models/persistent.hpp
+  double zero_paper = 0;   // models/persistent.hpp
+  std::string title = {};  // of its column in tables: the strategy, or the stage
 };
 
 // Compiles, verifies and adds up. Throws UsageError for what cannot be planned.
 PlanReport make_report(const Subject& subject, const Setting& setting,
                        const std::vector<tessera::plan::StateSpec>& optimizer_states);
+
+// One for each stage of a pipeline, whose plans are verified together.
+std::vector<PlanReport> stage_reports(const Subject& subject, const Setting& setting);
+std::string text_of_stages(const std::vector<PlanReport>& stages);
+Json json_of_stages(const std::vector<PlanReport>& stages);
 
 std::string text_of(const PlanReport& report);
 Json json_of(const PlanReport& report);

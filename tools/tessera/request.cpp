@@ -114,6 +114,21 @@ void note_whole_tensors(std::vector<tessera::plan::UnitSpec>& units, const Setti
   }
 }
 
+std::vector<tessera::plan::RankRole> Subject::stages(const Setting& setting) const {
+  const tessera::plan::PlanOptions& options = setting.options;
+  const tessera::FullyShardOptions sharding{.strategy = options.strategy,
+                                            .mesh = options.mesh,
+                                            .precision = options.precision,
+                                            .prefetch = options.prefetch,
+                                            .reshard_after_forward = options.reshard_after_forward,
+                                            .overlap_reduction = options.overlap_reduction,
+                                            .bucket_cap = options.bucket_cap,
+                                            .offload = options.offload};
+  return models::gpt_stages(gpt_shape(setting),
+                            {.batch = setting.batch, .kind = setting.schedule.kind, .shape = setting.schedule_shape()},
+                            sharding, [&] { return make_optimizer(setting.optimizer); });
+}
+
 tessera::plan::CompileInput compile_input(const Subject& subject, const Setting& setting,
                                           const std::vector<tessera::plan::StateSpec>& optimizer_states) {
   models::Model model = subject.model(setting);
@@ -151,6 +166,7 @@ constexpr const char* footer =
     "  tessera plan --model llama-70b --world 512 --replicas 8 --strategy hsdp --precision bf16\n"
     "  tessera plan --model llama-7b --world 512 --precision bf16 --batch 2 --time --machine h100x8 --compare\n"
     "  tessera plan --model resnet50 --batch 32 --world 8 --fit 16GB\n"
+    "  tessera plan --model gpt2-1558m --mesh pipeline=4,shard=2 --micro-batches 16 --precision bf16\n"
     "  tessera plan --params 7.5e9 --world 64\n"
     "  tessera plan --mlp 64x128x128x10 --world 4 --draw\n\n"
     "A file of --units is JSON: {\"units\": [{\"name\": \"head\", \"precision\": \"fp32\", \"parameters\": [{\"name\": "
@@ -239,15 +255,17 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
       "(with momentum) one, muon one of matrices and two of the rest, and each rank works on whole matrices [adamw]");
 }
 
-void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options, std::filesystem::path& disk,
-                          tessera::DType& masters) {
+void add_sharding_options(CommandLine& line, PlanRequest& request, tessera::DType& masters) {
+  tessera::plan::PlanOptions& options = request.setting.options;
   line.group("Ranks and sharding");
   line.whole("--world", options.ranks, {1, most_ranks}, "Ranks");
   line.whole("--replicas", options.replicas, {1, most_ranks},
              "R of the mesh of R replicas by N/R ranks, with any strategy: gradients are summed inside each replica, "
              "then across them");
-  tessera::trainer::add_mesh_option(line, options.mesh,
-                                    tessera::Axis::replicate | tessera::Axis::shard | tessera::Axis::tensor);
+  tessera::trainer::add_mesh_option(
+      line, options.mesh,
+      tessera::Axis::pipeline | tessera::Axis::replicate | tessera::Axis::shard | tessera::Axis::tensor);
+  tessera::trainer::add_schedule_options(line, request.setting.schedule, "--micro-batches");
   line.whole("--outer-every", options.outer_every, {1, most_outer_steps},
              "Replicas train each by themselves and meet after every so many steps (DiLoCo) [they are summed in every "
              "step]");
@@ -283,7 +301,7 @@ void add_sharding_options(CommandLine& line, tessera::plan::PlanOptions& options
             [&](const std::string& text) {
               options.bucket_cap = tessera::Bytes(whole_number("--bucket-cap", text, {0, most_bucket_bytes}));
             });
-  tessera::trainer::add_offload_options(line, options.offload, disk);
+  tessera::trainer::add_offload_options(line, options.offload, request.disk);
 }
 
 void add_step_options(CommandLine& line, ModelOptions& model, Setting& setting) {
@@ -465,6 +483,23 @@ void take_mesh(const CommandLine& line, tessera::plan::PlanOptions& options) {
                                 counted(mesh.size(), "rank", "ranks"), counted(options.ranks, "rank", "ranks")));
 }
 
+// A pipeline is planned as train_gpt trains it.
+void check_stages(const CommandLine& line, const PlanRequest& request) {
+  const Setting& setting = request.setting;
+  const bool has_stages = setting.stages() > 1;
+  if (has_stages && !request.subject->has_stages())
+    throw OptionError("--mesh: only a GPT is cut into stages along pipeline here");
+  tessera::trainer::check_schedule(
+      line, setting.schedule,
+      {setting.stages(), setting.options.micro_batches, has_stages ? request.subject->layers() : 0}, "--micro-batches");
+  if (!has_stages) return;
+  refuse_with(
+      line, "stages along pipeline",
+      {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw"});
+  if (setting.options.mesh->size(tessera::Axis::tensor) > 1)
+    throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
+}
+
 void require_mesh(const tessera::plan::PlanOptions& options) {
   if (options.ranks % options.replicas == 0) return;
   throw OptionError(fmt::format("--replicas {} does not divide the {} of --world: choose a divisor", options.replicas,
@@ -530,7 +565,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   tessera::trainer::TravelOptions travel;
   CommandLine line(description, footer, "tessera plan");
   add_model_options(line, model, request);
-  add_sharding_options(line, request.setting.options, request.disk, masters);
+  add_sharding_options(line, request, masters);
   tessera::trainer::add_travel_options(line, travel);
   add_step_options(line, model, request.setting);
   add_question_options(line, request);
@@ -564,6 +599,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     const std::optional<tessera::plan::MeshShape>& mesh = request.setting.options.mesh;
     if (mesh && mesh->size(tessera::Axis::tensor) > 1 && !request.subject->has_slices())
       throw OptionError("--mesh: only a GPT's layers have slices along tensor here");
+    check_stages(line, request);
     tessera::trainer::check_offloaded_activations(request.setting.options.offload,
                                                   request.subject->saves_inputs(request.setting));
     note_unread(line, request);

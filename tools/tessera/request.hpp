@@ -17,6 +17,8 @@
 #include "options.hpp"
 #include "tessera/device/device.hpp"
 #include "tessera/plan/compile.hpp"
+#include "tessera/plan/schedule.hpp"
+#include "tessera/trainer/mesh_option.hpp"
 #include "time_options.hpp"
 
 namespace tools {
@@ -31,6 +33,9 @@ struct Setting {
   std::size_t seq = 0;    // tokens of a sequence; 0: no tokens
   OptimizerKind optimizer = OptimizerKind::adamw;
   tessera::DeviceKind device = tessera::DeviceKind::cpu;  // whose workspace the optimizer takes
+  tessera::trainer::ScheduleOptions schedule = {};        // of stages along the mesh's axis pipeline
+  std::size_t stages() const { return options.mesh ? options.mesh->size(tessera::Axis::pipeline) : 1; }
+  tessera::plan::ScheduleShape schedule_shape() const { return {stages(), options.micro_batches, schedule.chunks}; }
 };
 
 class Subject {
@@ -49,9 +54,13 @@ class Subject {
   bool saves_inputs(const Setting& setting) const;
   bool has_tokens() const { return is<models::GptShape>() || is<models::LlamaShape>(); }
   bool has_slices() const { return is<models::GptShape>(); }  // over the axis tensor
+  bool has_stages() const { return is<models::GptShape>(); }  // over the axis pipeline
+  std::size_t layers() const { return std::get<models::GptShape>(shape_).layers; }
   bool sees_images() const { return is<models::VisionShape>(); }
 
   models::Model model(const Setting& setting) const;
+  // The plans of all stages, where the setting's mesh has some.
+  std::vector<tessera::plan::RankRole> stages(const Setting& setting) const;
   // 0 where they are not counted.
   tessera::Bytes activations(const Setting& setting) const;
   // Returns what windows compute, as the model's own pass counts it; empty where that is worked out from shapes.

@@ -89,24 +89,10 @@ void add_data_options(CommandLine& line, GptOptions& options) {
   line.real("--temperature", options.temperature, {0, 100}, "Of the choice of each byte; 0: always the likeliest");
 }
 
-void add_pipeline_options(CommandLine& line, GptOptions& options) {
-  using enum tessera::plan::ScheduleKind;
-  line.group("Pipeline");
-  line.choice<tessera::plan::ScheduleKind>(
-      "--schedule", options.schedule, {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}},
-      "How the --accumulate micro-batches flow through the stages of --mesh pipeline=N,… [1f1b]");
-  line.whole("--chunks", options.chunks, {1, 1024},
-             fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
-}
-
 // Refuses what a pipeline does not have, and what nothing but a pipeline has.
 void check_pipeline(const CommandLine& line, GptOptions& options) {
-  if (options.stages() == 1) {
-    for (const char* name : {"--schedule", "--chunks"}) {
-      if (line.given(name)) throw OptionError(fmt::format("{} needs --mesh with several places along pipeline", name));
-    }
-    return;
-  }
+  check_schedule(line, options.schedule, {options.stages(), options.run.accumulate, options.layers}, "--accumulate");
+  if (options.stages() == 1) return;
   for (const char* name : {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode"}) {
     if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
   }
@@ -114,17 +100,6 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
     throw OptionError("--sample is not possible with a pipeline, whose stages write no text: leave it out");
   if (options.run.mesh->size(tessera::Axis::tensor) > 1)
     throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
-  if (options.chunks > 1 && options.schedule != tessera::plan::ScheduleKind::interleaved) {
-    throw OptionError("--chunks needs --schedule interleaved");
-  }
-  if (options.schedule == tessera::plan::ScheduleKind::interleaved && options.run.accumulate % options.stages() != 0) {
-    throw OptionError(fmt::format("--schedule interleaved needs --accumulate to be a multiple of the {} stages, not {}",
-                                  options.stages(), options.run.accumulate));
-  }
-  if (options.stages() * options.chunks > options.layers) {
-    throw OptionError(fmt::format("{} stages of {} chunks need as many layers, and there are {}", options.stages(),
-                                  options.chunks, options.layers));
-  }
   options.sample = 0;
 }
 
@@ -180,7 +155,8 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   CommandLine line(description, footer);
   add_model_options(line, options, given);
   add_data_options(line, options);
-  add_pipeline_options(line, options);
+  line.group("Pipeline");
+  add_schedule_options(line, options.schedule, "--accumulate");
   options.run.mesh_axes = options.run.mesh_axes | tessera::Axis::pipeline;
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;

@@ -13,6 +13,7 @@
 #include "tessera/comm/world.hpp"
 #include "tessera/data/tokens.hpp"
 #include "tessera/plan/schedule.hpp"
+#include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "tessera/trainer/training.hpp"
 
@@ -43,9 +44,7 @@ struct GptOptions {
   double temperature = 0.8;
   bool temperature_given = false;
 
-  tessera::plan::ScheduleKind schedule = tessera::plan::ScheduleKind::one_f_one_b;  // of a pipeline
-  std::size_t chunks = 1;                                                           // of each of its stages
-
+  ScheduleOptions schedule;  // of a pipeline
   std::size_t stages() const { return run.mesh ? run.mesh->size(tessera::Axis::pipeline) : 1; }
 };
 

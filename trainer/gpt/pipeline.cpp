@@ -29,29 +29,14 @@ class GptStages final : public Training {
   GptStages(tessera::World& world, const Job& job)
       : job_(job),
         world_(world),
-        split_(split_gpt(job.shape, job.options.stages() * job.options.chunks)),
         slice_(job.data.parts.held_out.size(), world, job.options.run),
-        sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)) {
-    const RunOptions& run = job.options.run;
-    const tessera::plan::ScheduleShape shape{job.options.stages(), run.accumulate, job.options.chunks};
-    std::vector<std::unique_ptr<tessera::PipelinePart>> parts;
-    for (std::size_t part = 0; part + 1 < split_.begins.size(); ++part) {
-      auto made = std::make_unique<GptPart<T>>(job.shape, split_.begins[part], split_.begins[part + 1], run.batch,
-                                               device_kind(run));
-      parts_.push_back(made.get());
-      parts.push_back(std::move(made));
-    }
-    pipeline_.emplace(world, job.sharding,
-                      tessera::PipelineOptions{.schedule = tessera::plan::schedule(job.options.schedule, shape),
-                                               .shape = shape,
-                                               .elements = GptPart<T>::passed_elements(job.shape, run.batch),
-                                               .type = tessera::dtype_of<T>},
-                      std::move(parts));
-  }
+        sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)),
+        stages_(world, job.sharding, job.shape,
+                {.batch = job.options.run.batch, .kind = job.options.schedule.kind, .shape = schedule_shape()}) {}
 
-  tessera::FullyShard& model() override { return pipeline_->model(); }
+  tessera::FullyShard& model() override { return stages_.pipeline->model(); }
   void finalize(const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) override {
-    pipeline_->finalize(optimizer);
+    stages_.pipeline->finalize(optimizer);
   }
   void ready(const std::optional<tessera::SamplerState>& from) override {
     tessera::Stream& stream = model().stream();
@@ -66,20 +51,20 @@ class GptStages final : public Training {
   }
   std::map<std::string, std::string> aliases() const override { return aliases_of_weights(); }
   std::map<std::string, std::string> settings() const override { return settings_of_weights(job_); }
-  bool has_losses() const override { return pipeline_->is_last(); }
+  bool has_losses() const override { return stages_.pipeline->is_last(); }
   tessera::SamplerState sampler() const override { return loader_->state(); }
   tessera::Bytes batch_bytes() const override { return train_gpt::batch_bytes(job_); }
 
   // Rank 0's part of the model is told; the schedule where the plan is.
   std::string headline() override {
     std::string text =
-        train_gpt::headline(job_, model()) + fmt::format("pipeline {}, {} chunk{} on each of {} stages of blocks",
-                                                         to_string(job_.options.schedule), job_.options.chunks,
-                                                         job_.options.chunks == 1 ? "" : "s", job_.options.stages());
-    for (const std::size_t begin : split_.begins) text += fmt::format(" {}", begin);
-    text += fmt::format("; the slowest part takes {:.2f} times the mean\n", split_.imbalance);
-    const tessera::plan::ScheduleShape shape{job_.options.stages(), job_.options.run.accumulate, job_.options.chunks};
-    const tessera::plan::Schedule lists = tessera::plan::schedule(job_.options.schedule, shape);
+        train_gpt::headline(job_, model()) +
+        fmt::format("pipeline {}, {} chunk{} on each of {} stages of blocks", to_string(job_.options.schedule.kind),
+                    job_.options.schedule.chunks, job_.options.schedule.chunks == 1 ? "" : "s", job_.options.stages());
+    for (const std::size_t begin : stages_.split.begins) text += fmt::format(" {}", begin);
+    text += fmt::format("; the slowest part takes {:.2f} times the mean\n", stages_.split.imbalance);
+    const tessera::plan::ScheduleShape shape = schedule_shape();
+    const tessera::plan::Schedule lists = tessera::plan::schedule(job_.options.schedule.kind, shape);
     const tessera::plan::ScheduleTimes times = tessera::plan::times(lists, shape);
     text += fmt::format("bubble   {:.1f} % of a step, where parts take equal time\n", 100 * times.idle[0] / times.step);
     if (job_.options.run.draw_plan) text += fmt::format("\n{}", tessera::plan::draw(lists, shape));
@@ -114,8 +99,8 @@ class GptStages final : public Training {
            .answers = answers,
            .place = {.step = step_, .first_sample = all.front().first_sample + micro * job_.options.run.batch}});
     }
-    for (GptPart<T>* part : parts_) part->bring(micro_batches_);
-    pipeline_->train();
+    for (GptPart<T>* part : stages_.parts) part->bring(micro_batches_);
+    stages_.pipeline->train();
   }
 
   bool has_held_out() const override { return job_.data.parts.held_out.size() > 0; }
@@ -136,11 +121,11 @@ class GptStages final : public Training {
       micro_batches_[0].answers = {.targets = targets_.put(stream, std::span<const std::int32_t>(held_out_.targets)),
                                    .loss = loss_.at(stream),
                                    .weights = weights_.put(stream, std::span<const float>(weights))};
-      for (GptPart<T>* part : parts_) part->bring(micro_batches_);
-      pipeline_->evaluate();
+      for (GptPart<T>* part : stages_.parts) part->bring(micro_batches_);
+      stages_.pipeline->evaluate();
       loss_.fetch(stream);
       model().synchronize();
-      const double share = pipeline_->is_last() ? static_cast<double>(job_.options.stages()) : 0.0;
+      const double share = stages_.pipeline->is_last() ? static_cast<double>(job_.options.stages()) : 0.0;
       sum.add(static_cast<double>(loss_.values().front()) * static_cast<double>(tokens) * share);
       pass_done(pass + 1, slice_.passes());
     }
@@ -150,9 +135,12 @@ class GptStages final : public Training {
   }
 
  private:
+  tessera::plan::ScheduleShape schedule_shape() const {
+    return {job_.options.stages(), job_.options.run.accumulate, job_.options.schedule.chunks};
+  }
+
   const Job& job_;
   tessera::World& world_;
-  GptSplit split_;
   HeldOutSlice slice_;
   std::size_t step_ = 0;
   // The pipeline comes last, so that these outlive its queued work, which reads and writes them.
@@ -165,8 +153,7 @@ class GptStages final : public Training {
   tessera::DistributedSampler sampler_;
   std::optional<tessera::Loader<tessera::TokenBatch>> loader_;
   const tessera::TokenBatch* batch_ = nullptr;  // of this step
-  std::vector<GptPart<T>*> parts_;              // which the pipeline has
-  std::optional<tessera::Pipeline> pipeline_;
+  GptPipeline<T> stages_;
 };
 
 }  // namespace

@@ -63,4 +63,32 @@ void add_mesh_option(CommandLine& line, std::optional<tessera::plan::MeshShape>&
             [&mesh, axes](const std::string& text) { mesh = mesh_of(text, axes); });
 }
 
+void add_schedule_options(CommandLine& line, ScheduleOptions& options, const char* micro_batches) {
+  using enum tessera::plan::ScheduleKind;
+  line.choice<tessera::plan::ScheduleKind>(
+      "--schedule", options.kind, {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}},
+      fmt::format("How the {} micro-batches flow through the stages of --mesh pipeline=N,… [1f1b]", micro_batches));
+  line.whole("--chunks", options.chunks, {1, 1024},
+             fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
+}
+
+tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const ScheduleOptions& options,
+                                            const ScheduledLayers& of, const char* micro_batches) {
+  const bool is_interleaved = options.kind == tessera::plan::ScheduleKind::interleaved;
+  if (of.stages == 1) {
+    for (const char* name : {"--schedule", "--chunks"}) {
+      if (line.given(name)) throw OptionError(fmt::format("{} needs --mesh with several places along pipeline", name));
+    }
+  } else if (options.chunks > 1 && !is_interleaved) {
+    throw OptionError("--chunks needs --schedule interleaved");
+  } else if (is_interleaved && of.micro_batches % of.stages != 0) {
+    throw OptionError(fmt::format("--schedule interleaved needs {} to be a multiple of the {} stages, not {}",
+                                  micro_batches, of.stages, of.micro_batches));
+  } else if (of.stages * options.chunks > of.layers) {
+    throw OptionError(fmt::format("{} stages of {} chunks need as many layers, and there are {}", of.stages,
+                                  options.chunks, of.layers));
+  }
+  return {of.stages, of.micro_batches, options.chunks};
+}
+
 }  // namespace tessera::trainer

@@ -8,6 +8,7 @@
 
 #include "tessera/comm/world.hpp"
 #include "tessera/plan/plan.hpp"
+#include "tessera/plan/roles.hpp"
 #include "tessera/shard/module.hpp"
 #include "tessera/shard/optimizer.hpp"
 #include "tessera/shard/options.hpp"
@@ -36,6 +37,8 @@ struct ModelRole {
 // on a mesh without an axis pipeline of that many places. The norm is that of all roles' units, and
 // clipping, skipping and the loss scale follow it: give roles the same optimizer and loss scale.
 std::size_t finalize_roles(std::span<ModelRole> roles);
+// The plans that it compiles, of models that are finalized no more: on one rank, without proof and memory.
+std::vector<plan::RankRole> plan_roles(std::span<ModelRole> roles);
 
 class ShardedModel {
  public:
@@ -87,6 +90,7 @@ class ShardedModel {
 
  private:
   friend std::size_t finalize_roles(std::span<ModelRole> roles);
+  friend std::vector<plan::RankRole> plan_roles(std::span<ModelRole> roles);
   std::unique_ptr<ModelState> state_;
 };
 

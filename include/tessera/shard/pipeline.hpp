@@ -93,6 +93,9 @@ class Pipeline {
   // In place of the models' finalize(): each stage's gets an optimizer. Collective; throws as finalize_roles() does.
   void finalize(const std::function<std::unique_ptr<Optimizer>()>& optimizer);
 
+  // In place of finalize(), where nothing is to run: what it compiles for each stage (plan_roles()).
+  std::vector<plan::RankRole> plans(const std::function<std::unique_ptr<Optimizer>()>& optimizer);
+
   // Forward and back through all micro-batches of a step; update() ends it.
   void train();
   // Updates by the mean over all micro-batches of all ranks, or by what weights say (UpdateOptions).
@@ -108,6 +111,7 @@ class Pipeline {
  private:
   struct Links;
   std::size_t part_of(std::size_t stage, std::size_t chunk) const { return chunk * pipeline_.shape.stages + stage; }
+  std::vector<ModelRole> roles(const std::function<std::unique_ptr<Optimizer>()>& optimizer) const;
   void make_model(World& world, FullyShardOptions options, std::size_t stage);
   Bytes place_size(std::size_t stage) const;
   Bytes message_size() const;

@@ -1,9 +1,12 @@
-// --mesh: the ranks along named axes. The trainers and `tessera plan` share it.
+// --mesh: the ranks along named axes, and how micro-batches flow through its stages. The trainers and `tessera plan`
+// share it.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "tessera/plan/axes.hpp"
+#include "tessera/plan/schedule.hpp"
 #include "tessera/trainer/command_line.hpp"
 
 #pragma GCC visibility push(default)
@@ -12,6 +15,20 @@ namespace tessera::trainer {
 
 // Adds --mesh AXIS=N,…, whose axes are some of `axes`. `mesh` must stay.
 void add_mesh_option(CommandLine& line, std::optional<tessera::plan::MeshShape>& mesh, tessera::AxisSet axes);
+
+struct ScheduleOptions {
+  tessera::plan::ScheduleKind kind = tessera::plan::ScheduleKind::one_f_one_b;
+  std::size_t chunks = 1;  // of each stage
+};
+// Adds --schedule and --chunks. `micro_batches`: the option that says how many there are.
+void add_schedule_options(CommandLine& line, ScheduleOptions& options, const char* micro_batches);
+// The shape on a mesh of so many layers. Throws OptionError for a schedule where the mesh has no stages, for chunks and
+// micro-batches that the schedule does not have, and for more parts than layers.
+struct ScheduledLayers {
+  std::size_t stages, micro_batches, layers;
+};
+tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const ScheduleOptions& options,
+                                            const ScheduledLayers& of, const char* micro_batches);
 
 }  // namespace tessera::trainer
 
