@@ -44,9 +44,9 @@ class FirstFailure {
 
 // One rank's membership in its job: how the job ends for it. Thread safety: all of it, but that leave() and what
 // follows are for the thread that launched the rank.
-class Membership : Pinned {
+class JobMember : Pinned {
  public:
-  virtual ~Membership() = default;
+  virtual ~JobMember() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;

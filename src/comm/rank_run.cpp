@@ -20,7 +20,7 @@ namespace {
 // and the code is not 0.
 class RunningRank : comm::Pinned {
  public:
-  explicit RunningRank(comm::Membership& job) : job_(job) {
+  explicit RunningRank(comm::JobMember& job) : job_(job) {
     static const int registered = std::atexit(end_early);
     static_cast<void>(registered);
     process_ = ::getpid();
@@ -42,7 +42,7 @@ class RunningRank : comm::Pinned {
     if (::getpid() != process_) return;  // a child that the program forked: its end is its own
     const std::lock_guard lock(mutex_);
     if (newest_ == nullptr) return;
-    comm::Membership& job = (of_this_thread_ != nullptr ? of_this_thread_ : newest_)->job_;
+    comm::JobMember& job = (of_this_thread_ != nullptr ? of_this_thread_ : newest_)->job_;
     constexpr const char* cause = "the process called exit() in the middle of the job";
     job.abort(cause, nullptr);
     comm::say(fmt::format("error: rank {}: {}\n", job.rank(), cause));
@@ -57,14 +57,14 @@ class RunningRank : comm::Pinned {
   inline static std::atomic<pid_t> process_ = 0;  // that launched last
   inline static thread_local RunningRank* of_this_thread_ = nullptr;
 
-  comm::Membership& job_;
+  comm::JobMember& job_;
   RunningRank* before_ = nullptr;
   RunningRank* outer_ = nullptr;  // a rank may launch a job of its own
 };
 
 }  // namespace
 
-std::exception_ptr comm::run_rank(Membership& job, RankLog& log, const Body& body,
+std::exception_ptr comm::run_rank(JobMember& job, RankLog& log, const Body& body,
                                   const std::function<std::unique_ptr<World::Backend>()>& make_backend) {
   std::exception_ptr thrown;
   const RunningRank running(job);
@@ -97,8 +97,7 @@ void comm::say_start(const ProcessStart& how, const std::string& facts) {
   if (how.start.rank == 0) say(fmt::format("tessera: {}\n", facts));
 }
 
-std::exception_ptr comm::outcome_of_process(Membership& job, const ProcessStart& how,
-                                            const std::exception_ptr& thrown) {
+std::exception_ptr comm::outcome_of_process(JobMember& job, const ProcessStart& how, const std::exception_ptr& thrown) {
   const JobFailure* const failure = job.failure();
   if (failure == nullptr) return how.log.line("ended"), nullptr;
   std::exception_ptr cause;

@@ -16,7 +16,7 @@ using Body = std::function<void(World&)>;
 
 // Gives `body` a World over this backend, ends the World, and leaves the job. What was thrown, or null: the job has
 // been aborted with it, and the log has it.
-std::exception_ptr run_rank(Membership& job, RankLog& log, const Body& body,
+std::exception_ptr run_rank(JobMember& job, RankLog& log, const Body& body,
                             const std::function<std::unique_ptr<World::Backend>()>& make_backend);
 
 // ---- a process that is one rank ----
@@ -44,6 +44,6 @@ void say_start(const ProcessStart& how, const std::string& facts);
 
 // The first failure of a job of processes decides its outcome: where it happened, this tells the user; elsewhere it
 // returns after that, so that no launcher cuts it short. Returns the first cause, or null. Call it after run_rank().
-std::exception_ptr outcome_of_process(Membership& job, const ProcessStart& how, const std::exception_ptr& thrown);
+std::exception_ptr outcome_of_process(JobMember& job, const ProcessStart& how, const std::exception_ptr& thrown);
 
 }  // namespace tessera::comm

@@ -143,7 +143,7 @@ void check(const MembersCommunicator& communicator, const Redistribute& operatio
 
 void check(const MembersCommunicator&, const Barrier&) {}
 
-Claim::Claim(std::atomic<bool>& busy, Membership& job, std::string_view communicator) : busy_(busy) {
+Claim::Claim(std::atomic<bool>& busy, JobMember& job, std::string_view communicator) : busy_(busy) {
   if (const JobFailure* failure = job.failure()) throw_aborted(*failure);
   if (!busy.exchange(true)) return;
   const UsageError error(

@@ -56,7 +56,7 @@ void check(const MembersCommunicator& communicator, const Barrier& operation);
 // failed; and UsageError, with which the job fails, when another stream is in a collective of the communicator.
 class Claim : Pinned {
  public:
-  Claim(std::atomic<bool>& busy, Membership& job, std::string_view communicator);
+  Claim(std::atomic<bool>& busy, JobMember& job, std::string_view communicator);
   ~Claim() { busy_ = false; }
 
  private:

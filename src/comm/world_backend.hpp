@@ -31,7 +31,7 @@ class World::Backend : comm::Pinned {
   virtual ~Backend() = default;
 
   const Facts& facts() const { return facts_; }
-  comm::Membership& job() const { return job_; }
+  comm::JobMember& job() const { return job_; }
   comm::RankLog& log() const { return log_; }
   comm::SignOfLife& own_life() { return own_life_; }  // of World::note_progress()
   // Whether the rank has not been warned of this before. From the rank's own thread.
@@ -54,11 +54,11 @@ class World::Backend : comm::Pinned {
 
  protected:
   // Job and log outlive the World, its communicators and all streams that these run on.
-  Backend(const Facts& facts, comm::Membership& job, comm::RankLog& log) : facts_(facts), job_(job), log_(log) {}
+  Backend(const Facts& facts, comm::JobMember& job, comm::RankLog& log) : facts_(facts), job_(job), log_(log) {}
 
  private:
   const Facts facts_;
-  comm::Membership& job_;
+  comm::JobMember& job_;
   comm::RankLog& log_;
   comm::SignOfLife own_life_;
   std::set<std::string> warnings_;

@@ -598,7 +598,7 @@ void Emitter::finish_reduction(const Bucket& bucket) {
 
 std::vector<Operation> Emitter::update(std::size_t program) {
   program_ = program;
-  add(OperationKind::weigh, StreamId::reduce, no_unit).accesses = {
+  add(OperationKind::weight, StreamId::reduce, no_unit).accesses = {
       {my_part(plan_, program_), AccessMode::write, no_unit, Role::norms}};
   if (plan_.shares_norms() && plan_.roles() > 1) {
     Operation& gather = add(OperationKind::gather_norms, StreamId::reduce, no_unit);

@@ -108,7 +108,7 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::reduce_scatter: return "reduce-scatter";
     case OperationKind::all_gather_sum: return "all-gather sum";
     case OperationKind::sum_of_squares: return "sum of squares";
-    case OperationKind::weigh: return "weigh";
+    case OperationKind::weight: return "weight";
     case OperationKind::gather_norms: return "gather norms";
     case OperationKind::begin_update: return "begin update";
     case OperationKind::optimize: return "optimize";

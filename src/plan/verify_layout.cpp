@@ -300,7 +300,7 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::all_gather_sum, write, {gradient}},
       {K::sum_of_squares, read, {gradient}},
       {K::sum_of_squares, write, {norms}},
-      {K::weigh, write, {norms}},
+      {K::weight, write, {norms}},
       {K::gather_norms, read, {norms}},
       {K::gather_norms, write, {norms}},
       {K::begin_update, read, {norms}},
@@ -605,7 +605,7 @@ bool is_of_program(const Plan& plan, const Operation& operation, const Range& ra
   const Bytes brought = step_part_size + granule_weight_size * ((granules + ranks - 1) / ranks);
   const Bytes row = cells + brought;
   Range mine{buffers.norms, Bytes(0), row, strides_of(plan, together(plan), row)};
-  if (operation.kind == OperationKind::weigh) {
+  if (operation.kind == OperationKind::weight) {
     mine.offset = cells;
     mine.size = brought;
     return range == mine;

@@ -163,7 +163,8 @@ void Operations::make_communicators(World& world) {
     if (!messages[static_cast<std::size_t>(from)]) continue;
     for (std::size_t back = 0; back < 2; ++back) {
       const CommunicatorUse use{.staging = memory_.bytes(plan_.window_staging),
-                                .group = mesh.pairs_of(to_string(Axis::pipeline), from)};
+                                .group = mesh.pairs_of(to_string(Axis::pipeline), from),
+                                .carries_messages = true};
       links_[static_cast<std::size_t>(from)][back] =
           world.make_communicator(back == 0 ? "forward messages" : "backward messages", use);
     }
@@ -198,7 +199,7 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::hook: return hook(operation, on);
     case OperationKind::broadcast: return broadcast(operation, on);
     case OperationKind::reduce_scatter: return communicator_of(operation).reduce_scatter(on, call.reductions);
-    case OperationKind::weigh: return weigh(operation, on);
+    case OperationKind::weight: return write_weight(operation, on);
     case OperationKind::gather_norms: return gather_norms(operation, call, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
     case OperationKind::begin_update: return begin_update(plan_.segments[point.segment].program, on);
@@ -474,7 +475,7 @@ void Operations::set_step(std::size_t program, std::optional<float> asked, const
   granule_weights_.assign(granule_weights.begin(), granule_weights.end());
 }
 
-void Operations::weigh(const Operation& operation, Stream& on) {
+void Operations::write_weight(const Operation& operation, Stream& on) {
   kernels::set_part(on, reinterpret_cast<kernels::StepPart*>(address(operation.operand(plan::Role::norms).range)),
                     part_, granule_weights_, plan_.granules(program_).rounds());
   if (plan_.training_ranks() == 1) note_parts(on);
@@ -482,7 +483,7 @@ void Operations::weigh(const Operation& operation, Stream& on) {
 
 // Dropped, as all of a stream's tasks are, where an earlier one of them has failed.
 void Operations::note_parts(Stream& on) {
-  if (tasks_see_memory_) on.submit([this] { parts_came_ = true; });
+  if (tasks_see_memory_) on.submit([this] { norms_arrived_ = true; });
 }
 
 void Operations::begin_update(std::size_t program, Stream& on) {
@@ -499,7 +500,7 @@ void Operations::begin_update(std::size_t program, Stream& on) {
   kernels::begin_update(on, scalars, partials, settings);
   if (!tasks_see_memory_) return;
   on.submit([this, program, scalars] {
-    if (!parts_came_.exchange(false)) return;  // what is there is older: the stream that brings them has failed
+    if (!norms_arrived_.exchange(false)) return;  // what is there is older: the stream that brings them has failed
     require_parts_that_fit(*scalars);
     skipped_steps_[program].look(*scalars);
   });

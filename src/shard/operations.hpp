@@ -125,7 +125,7 @@ class Operations {
   void sum_tied(const plan::Operation& operation, Stream& on);
   void gather_norms(const plan::Operation& operation, Call& call, Stream& on);
   void initialize_scalars(const plan::Operation& operation, Stream& on);
-  void weigh(const plan::Operation& operation, Stream& on);
+  void write_weight(const plan::Operation& operation, Stream& on);
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
   Stretch stretch_of(std::size_t unit, std::span<const OptimizerRun> runs, std::size_t first, std::size_t count);
@@ -195,7 +195,7 @@ class Operations {
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU
   Stream on_host_;                           // immediate: runs in a task of the stream of the host's processors
-  std::atomic<bool> parts_came_ = false;     // of all ranks, for the update that comes next
+  std::atomic<bool> norms_arrived_ = false;  // of all ranks, for the update that comes next
   std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;
   kernels::StepPart part_;

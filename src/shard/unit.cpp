@@ -35,20 +35,20 @@ plan::CollectiveSpec Collective::spec() const {
 }
 
 // A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.
-struct Membership::Roll {
+struct UnitMembership::Roll {
   const Unit* unit = nullptr;
   std::string gone;  // the first tensor that ended before the unit; empty: none did
 };
 
-Membership::~Membership() {
+UnitMembership::~UnitMembership() {
   if (roll_ && roll_->unit != nullptr && roll_->gone.empty()) roll_->gone = std::move(name_);
 }
 
-const Unit* Membership::unit() const { return roll_ ? roll_->unit : nullptr; }
+const Unit* UnitMembership::unit() const { return roll_ ? roll_->unit : nullptr; }
 
 Unit::Unit(UnitOptions options, std::size_t index, std::span<const NamedParameter> parameters,
            std::span<const NamedBuffer> buffers, std::span<const NamedCollective> collectives)
-    : options_(std::move(options)), index_(index), roll_(std::make_shared<Membership::Roll>()) {
+    : options_(std::move(options)), index_(index), roll_(std::make_shared<UnitMembership::Roll>()) {
   enrol(parameters, parameters_);
   enrol(buffers, buffers_);
   enrol(collectives, collectives_);
@@ -83,7 +83,7 @@ bool is_utf8(std::string_view text) {
 template <typename Tensor>
 void Unit::enrol(std::span<const Named<Tensor>> tensors, std::vector<Tensor*>& members) {
   for (const auto& [tensor_name, tensor] : tensors) {
-    Membership& membership = tensor->membership_;
+    UnitMembership& membership = tensor->membership_;
     const bool mine = membership.roll_ == roll_;
     if (mine || membership.unit() != nullptr) {
       throw UsageError(fmt::format(
@@ -125,7 +125,7 @@ std::span<Collective* const> Unit::collectives() const {
 
 template <typename Tensor>
 std::size_t Unit::index_among(const Tensor& tensor, std::string_view what) const {
-  const Membership& membership = tensor.membership_;
+  const UnitMembership& membership = tensor.membership_;
   if (membership.unit() == this) return membership.index_;
   if (membership.unit() == nullptr) {
     throw UsageError(

@@ -274,7 +274,7 @@ NcclState FakeNccl::split(Handle& made, Handle parent, int group, const Place& p
   return NcclState::in_progress;
 }
 
-NcclLibrary::Membership FakeNccl::membership(Handle handle) {
+NcclLibrary::RankAndSize FakeNccl::rank_and_size(Handle handle) {
   const Comm& comm = comm_of(handle);
   return {.rank = comm.rank, .ranks = comm.meeting->ranks, .device = comm.rank};
 }

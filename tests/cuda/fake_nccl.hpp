@@ -54,7 +54,7 @@ class FakeNccl final : public NcclLibrary {
   Id unique_id() override;
   NcclState join(Handle& made, const Id& id, const Place& place) override;
   NcclState split(Handle& made, Handle parent, int group, const Place& place) override;
-  Membership membership(Handle handle) override;
+  RankAndSize rank_and_size(Handle handle) override;
   NcclState state(Handle handle) override;
   NcclState finalize(Handle handle) override;
   void destroy(Handle handle) noexcept override;

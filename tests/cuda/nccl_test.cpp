@@ -159,6 +159,20 @@ TEST_CASE("stages_of_a_pipeline_have_the_weights_of_threads_on_the_cpu") {
   }
 }
 
+TEST_CASE("stages_are_refused_where_launches_are_kept_in_order_by_events") {
+  const std::vector<std::string> texts =
+      run_nccl_ranks({.ranks = 2, .faults = {.orders_launches = false}}, [](World& world) {
+        pipeline::Job(world, {.shape = {2, 4}, .layers = 2}).train();
+      });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const std::string& text = texts[rank];
+    CAPTURE(text);
+    CHECK(
+        has(text, "forward messages: this NCCL keeps no order of launches itself, so launches are kept in one order"));
+    CHECK(has(text, "a pipeline takes NCCL 2.26 or later"));
+  }
+}
+
 TEST_CASE("a_stage_that_stalls_in_a_message_is_named_on_all_ranks_with_who_waits_for_it") {
   for (const bool over_sockets : {false, true}) {
     CAPTURE(over_sockets);

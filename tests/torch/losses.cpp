@@ -1,6 +1,8 @@
-// The losses of a sharded network of the tests, one per line, for Python to compare with its own.
+// The losses of a sharded network of the tests, one per line, for Python to compare with its own; or what is read from
+// Python's weights, written again.
 //
 //   torch_losses NETWORK RANKS MICRO_BATCHES CLIP_NORM WEIGHTS.safetensors    (the weights that training begins with)
+//   torch_losses NETWORK FROM.safetensors TO.safetensors                     (by two ranks)
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -25,9 +27,23 @@ void dump_original(const networks::Kind& kind, const std::string& path) {
   });
 }
 
+void read_and_write(const networks::Kind& kind, const std::string& from, const std::string& to) {
+  tessera::launch({.ranks = 2}, [&](tessera::World& world) {
+    tessera::torch::FullyShard model(world, networks::original(kind),
+                                     {.units = tessera::torch::children_of(kind.units)});
+    model.finalize(tessera::AdamW{});
+    tessera::load_weights(model.sharded(), from);
+    tessera::dump_weights(model.sharded(), to);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 4) {
+    read_and_write(kind_of(argv[1]), argv[2], argv[3]);
+    return 0;
+  }
   if (argc != 6) return 2;
   const networks::Run run{.kind = kind_of(argv[1]),
                           .ranks = std::atoi(argv[2]),

@@ -34,6 +34,10 @@ struct CommunicatorUse {
   std::span<std::byte> staging{};
   // One communicator for each of these groups, of which this rank gets its own. Default: one over all ranks.
   std::optional<Group> group = std::nullopt;
+  // It carries messages, of which a stream awaits one while other collectives of this rank go on. Backends that keep
+  // all launches of a rank in one order throw UsageError: NCCL before 2.26, and split from a communicator of the
+  // program's.
+  bool carries_messages = false;
 };
 
 class World {

@@ -188,7 +188,7 @@ enum class OperationKind {
   hook,              // the user's, on my reduced shard
   all_gather_sum,    // the fp32 sum, from everybody's shards
   sum_of_squares,    // of my reduced shard
-  weigh,             // what this rank brings to the mean: its micro-batches, a weight, or nothing
+  weight,            // what this rank brings to the mean: its micro-batches, a weight, or nothing
   gather_norms,      // everybody's partial norms and weights; along pipeline, of all roles' units
   begin_update,      // norm, clip factor, skip flag, step count
   optimize,      // my masters and states; what is kept of the parameters in 16 bits, where it has the masters' shape;

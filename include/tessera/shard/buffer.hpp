@@ -30,7 +30,7 @@ class Buffer {
   Shape shape_;
   std::size_t elements_;
   Initial initial_;
-  Membership membership_;  // its index is that within the unit's buffers
+  UnitMembership membership_;  // its index is that within the unit's buffers
 };
 
 }  // namespace tessera

@@ -111,7 +111,7 @@ class Collective {
   std::size_t elements_;
   CollectiveOptions options_;
   WhenSkipped when_skipped_;
-  Membership membership_;  // its index is that within the unit's collectives
+  UnitMembership membership_;  // its index is that within the unit's collectives
 };
 
 }  // namespace tessera

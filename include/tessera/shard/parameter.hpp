@@ -22,12 +22,12 @@ namespace tessera {
 class Unit;
 
 // Which unit a tensor belongs to, as both sides know it: either may end first. A copy of a tensor belongs to none.
-class Membership {
+class UnitMembership {
  public:
-  Membership() = default;
-  Membership(const Membership&) noexcept {}
-  Membership& operator=(const Membership&) noexcept { return *this; }
-  ~Membership();
+  UnitMembership() = default;
+  UnitMembership(const UnitMembership&) noexcept {}
+  UnitMembership& operator=(const UnitMembership&) noexcept { return *this; }
+  ~UnitMembership();
 
   const Unit* unit() const;  // null: none, or one that is gone
   const std::string& name() const { return name_; }
@@ -77,7 +77,7 @@ class Parameter {
   std::size_t elements_;
   Initial initial_;
   ParameterOptions options_;
-  Membership membership_;
+  UnitMembership membership_;
 };
 
 }  // namespace tessera

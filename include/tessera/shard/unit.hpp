@@ -109,7 +109,7 @@ class Unit {
 
   UnitOptions options_;
   std::size_t index_;
-  std::shared_ptr<Membership::Roll> roll_;
+  std::shared_ptr<UnitMembership::Roll> roll_;
   std::vector<Parameter*> parameters_;
   std::vector<Buffer*> buffers_;
   std::vector<Collective*> collectives_;

@@ -20,7 +20,7 @@
 
 namespace tessera::comm {
 
-class Control : public Membership {
+class Control : public JobMember {
  public:
   // ---- channels ----
 

@@ -115,8 +115,8 @@ class OpenedNccl final : public NcclLibrary {
     ncclComm_t* const kept = reinterpret_cast<ncclComm_t*>(&made);
     return checked(split_(comm_of(parent), group, place.rank, kept, &config), "ncclCommSplit", parent);
   }
-  Membership membership(Handle handle) override {
-    Membership found{};
+  RankAndSize rank_and_size(Handle handle) override {
+    RankAndSize found{};
     check(rank_of_(comm_of(handle), &found.rank), "ncclCommUserRank");
     check(count_of_(comm_of(handle), &found.ranks), "ncclCommCount");
     check(device_of_(comm_of(handle), &found.device), "ncclCommCuDevice");

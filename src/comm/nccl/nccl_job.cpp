@@ -97,6 +97,13 @@ void NcclJob::end(NcclGroup& group) {
 // The first member of each group makes its id, unless the program's communicator is split.
 std::shared_ptr<NcclGroup> NcclJob::make_group(const std::string& name, const CommunicatorUse& use) {
   const bool is_split = parts_.options.parent != nullptr;
+  if (use.carries_messages && order_.by_events()) {
+    throw UsageError(fmt::format(
+        "{}: {}, so launches are kept in one order by events, in which a message that is awaited holds up what its "
+        "sender waits for: {}",
+        name, is_split ? "NCCL has a communicator of the program's own" : "this NCCL keeps no order of launches itself",
+        is_split ? "start the job without nccl_communicator" : "a pipeline takes NCCL 2.26 or later"));
+  }
   const bool is_first = use.group ? use.group->place() == 0 : control().rank() == 0;
   std::string id;
   if (is_first && !is_split) {

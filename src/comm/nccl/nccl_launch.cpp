@@ -63,7 +63,7 @@ namespace {
 std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how) {
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
   void* const parent = how.options.nccl_communicator;
-  const Device device = Device::cuda(parent != nullptr ? library->membership(parent).device
+  const Device device = Device::cuda(parent != nullptr ? library->rank_and_size(parent).device
                                                        : point.place.local_rank % cuda_device_count());
   const std::unique_ptr<Control> joined =
       join_rendezvous(join_options(point.place, how.start, how.options.timeout), how.options.timeout);
@@ -109,7 +109,7 @@ class NcclIntroduction final : public Introduction {
   NcclIntroduction(std::unique_ptr<NcclLibrary> library, NcclLibrary::Handle handle)
       : library_(std::move(library)),
         handle_(handle),
-        known_(library_->membership(handle)),
+        known_(library_->rank_and_size(handle)),
         device_(Device::cuda(known_.device)) {}
 
   int rank() const final { return known_.rank; }
@@ -143,7 +143,7 @@ class NcclIntroduction final : public Introduction {
  private:
   const std::unique_ptr<NcclLibrary> library_;
   const NcclLibrary::Handle handle_;
-  const NcclLibrary::Membership known_;
+  const NcclLibrary::RankAndSize known_;
   const Device device_;
 };
 

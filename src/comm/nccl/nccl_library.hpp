@@ -57,12 +57,12 @@ class NcclLibrary {
   // does not block, NCCL stores the child in `made` later, from a thread of its own: `made` stays where it is, and is
   // read only when state(parent) is done.
   virtual NcclState split(Handle& made, Handle parent, int group, const Place& place) = 0;
-  struct Membership {
+  struct RankAndSize {
     int rank;
     int ranks;
     int device;
   };
-  virtual Membership membership(Handle handle) = 0;
+  virtual RankAndSize rank_and_size(Handle handle) = 0;
   virtual NcclState state(Handle handle) = 0;  // of the last call, and of what goes on in the background
   virtual NcclState finalize(Handle handle) = 0;
   virtual void destroy(Handle handle) noexcept = 0;

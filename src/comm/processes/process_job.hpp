@@ -31,7 +31,7 @@ namespace tessera::comm {
 class Exchange;
 class ProcessGroup;
 
-class ProcessJob final : public Membership {
+class ProcessJob final : public JobMember {
  public:
   // Collective over all processes; throws when they do not come in time, and UnavailableError for ranks on several
   // hosts where nothing carries messages between them. The introduction may end afterwards.
