@@ -52,7 +52,8 @@ double whole_bytes(const Operation& operation) {
 // A slot's end is a note, and of a gradient only padding is cleared.
 bool takes_no_time(OperationKind kind) {
   return kind == OperationKind::release || kind == OperationKind::prepare_gradient || kind == OperationKind::hook ||
-         kind == OperationKind::initialize || kind == OperationKind::initialize_scalars || kind == OperationKind::weigh;
+         kind == OperationKind::initialize || kind == OperationKind::initialize_scalars ||
+         kind == OperationKind::weight;
 }
 
 }  // namespace
