@@ -100,8 +100,9 @@ def check_text(program):
     assert texts[0] and texts.count(texts[0]) == len(texts), texts
     done = trainer_runs.run(program, *MODEL, "--mesh", "tensor=5")
     assert "5 ranks along tensor do not divide the 12 of --heads" in done.stderr, done.stderr
-    done = trainer_runs.run(program, *MODEL, "--mesh", "tensor=2", "--granules", 4)
-    assert "--granules does not go with ranks of --mesh that share samples" in done.stderr, done.stderr
+    for mesh, why in [("tensor=2", "slices change last bits"), ("pipeline=2", "stages do different work")]:
+        done = trainer_runs.run(program, *MODEL, "--mesh", mesh, "--granules", 4)
+        assert f"--granules does not go with ranks of --mesh that share samples: {why}" in done.stderr, done.stderr
 
 
 def main():

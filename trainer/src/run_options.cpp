@@ -336,8 +336,10 @@ void check_granules(const CommandLine& line, RunOptions& options) {
         "--granules does not go with --simulate-world: a simulated rank takes the samples of the others, too");
   }
   if (options.data_ranks() != options.ranks) {
-    throw OptionError(
-        "--granules does not go with ranks of --mesh that share samples: slices change last bits, however many ranks");
+    const bool has_stages = options.mesh_of_job().size(tessera::Axis::pipeline) > 1;
+    throw OptionError(fmt::format("--granules does not go with ranks of --mesh that share samples: {}",
+                                  has_stages ? "stages do different work, and granules are of ranks that do the same"
+                                             : "slices change last bits, however many ranks"));
   }
   if (options.ranks > options.granules) {
     throw OptionError(fmt::format(
