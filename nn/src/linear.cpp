@@ -216,10 +216,13 @@ Linear<T>::Linear(std::size_t in, std::size_t out, const LinearOptions& given)
   }
   if (cut_ == LinearCut::none) return;
   const bool outputs = cut_ == LinearCut::outputs;
-  gathered_.emplace(CollectiveKind::all_gather, given.slices, outputs ? in : out,
-                    outputs ? CollectiveWindows::both : CollectiveWindows::backward);
-  scattered_.emplace(CollectiveKind::reduce_scatter, given.slices, outputs ? in : out,
-                     outputs ? CollectiveWindows::backward : CollectiveWindows::forward);
+  const auto make = [&](std::optional<SlicedRows<T>>& rows, CollectiveKind kind, bool forward, bool overlaps = false) {
+    rows.emplace(kind, given.slices, outputs ? in : out,
+                 forward ? CollectiveWindows::forward : CollectiveWindows::backward, overlaps);
+  };
+  make(gathered_, CollectiveKind::all_gather, outputs);
+  make(scattered_, CollectiveKind::reduce_scatter, !outputs, outputs);
+  if (outputs) make(again_, CollectiveKind::all_gather, false, true);
 }
 
 // Collectives come in this order in forward windows, and in reverse in backward ones.
@@ -228,6 +231,7 @@ void Linear<T>::visit(ModuleVisitor& visitor) {
   visitor("weight", weight_);
   if (bias_) visitor("bias", *bias_);
   if (scattered_) scattered_->visit(visitor, cut_ == LinearCut::outputs ? "dx" : "y");
+  if (again_) again_->visit(visitor, "x_again");
   if (gathered_) gathered_->visit(visitor, cut_ == LinearCut::outputs ? "x" : "dy");
 }
 
@@ -280,7 +284,8 @@ void Linear<T>::multiply_back(Window& window, ActivationStack& stack, const Line
   enqueue(window, linear_backward<T>, all);
 }
 
-// Every rank forms the gradient of a bias that all have from all rows.
+// Every rank forms the gradient of a bias that all have from all rows. Where outputs are cut, x is gathered again while
+// the gradient of x is formed, and that summed while those of the weights are.
 template <Element T>
 void Linear<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                          MatrixView<T> dx, MatrixView<const T> gelu_x) {
@@ -290,9 +295,13 @@ void Linear<T>::backward(Window& window, ActivationStack& stack, const Saved& sa
     const LinearBackward<T> of{.x = saved.x, .weight = {}, .dy = all, .dx = {}, .gelu_x = gelu_x};
     return multiply_back(window, stack, of, {.dx = dx, .weights = true});
   }
-  const LinearBackward<T> of{.x = gathered_->gather(window, saved.x, dy.rows), .weight = {}, .dy = dy, .dx = {}};
-  multiply_back(window, stack, of, {.dx = {}, .weights = true});
+  again_->bring(window, saved.x);
+  again_->begin(window);
+  LinearBackward<T> of{.x = {nullptr, dy.rows, in_}, .weight = {}, .dy = dy, .dx = {}};
   multiply_back(window, stack, of, {.dx = scattered_->summand(window, dy.rows), .weights = false});
+  of.x = again_->gathered(window, dy.rows);
+  scattered_->begin(window);
+  multiply_back(window, stack, of, {.dx = {}, .weights = true});
   SlicedRows<T>::copy(window, scattered_->scatter(window, dy.rows), dx);
 }
 

@@ -441,17 +441,20 @@ void add_programs(Plan& plan, BufferList& list) {
   }
 }
 
-// One collective of a window runs at a time.
-void add_window_collectives(Plan& plan, BufferList& list) {
-  Bytes most;
+// One collective of a window runs at a time. Returns whether there are any.
+bool add_window_collectives(Plan& plan, BufferList& list) {
+  Bytes most, most_summed;
   for (const UnitSpec& unit : plan.units) {
     for (const CollectiveSpec& each : unit.collectives) {
       if (is_message(each.kind)) continue;
       const Range after = received(plan, each);
-      most = std::max({most, collected(plan, each).size, after.offset + after.size});
+      Bytes& here = each.overlaps && sums(each.kind) ? most_summed : most;
+      here = std::max({here, collected(plan, each).size, after.offset + after.size});
     }
   }
   if (most > Bytes(0)) plan.collected = list.add("collected", Category::collectives, most);
+  if (most_summed > Bytes(0)) plan.collected_sums = list.add("collected sums", Category::collectives, most_summed);
+  return most + most_summed > Bytes(0);
 }
 
 // Returns whether there are any.
@@ -471,12 +474,11 @@ bool add_messages(Plan& plan, BufferList& list) {
 }
 
 void add_collectives(Plan& plan, BufferList& list) {
-  add_window_collectives(plan, list);
-  const bool passes_messages = add_messages(plan, list);
+  const bool collects = add_window_collectives(plan, list), passes_messages = add_messages(plan, list);
   if (plan.options.collective_staging == CollectiveStaging::none) return;
   plan.gather_staging = list.add("gather staging", Category::collectives, gather_staging(plan.options.ranks));
   plan.reduce_staging = list.add("reduce staging", Category::collectives, reduce_staging(plan));
-  if (plan.collected == no_buffer && !passes_messages) return;
+  if (!collects && !passes_messages) return;
   plan.window_staging = list.add("window staging", Category::collectives, window_staging(plan));
 }
 

@@ -383,6 +383,7 @@ void check_message(const CompileInput& input, const UnitSpec& unit, WindowKind w
     const bool has_others = std::any_of(unit.collectives.begin(), unit.collectives.end(),
                                         [](const CollectiveSpec& other) { return !is_message(other.kind); });
     if (has_others) throw UsageError(what + " stands beside other collectives: give it a unit of its own");
+    if (each.overlaps) throw UsageError(what + " overlaps: messages travel beside windows in any case, leave it out");
     if (each.buffers == 0 || each.buffers > most_buffers)
       throw UsageError(fmt::format("{} has {} buffers: choose 1 to {}", what, each.buffers, most_buffers));
   }

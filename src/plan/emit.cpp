@@ -411,27 +411,46 @@ void Emitter::stretch(const WindowUse& use) {
 }
 
 // Each collective ends one stretch of the window, which writes what this rank brings, and begins the next, which reads
-// what came of it. One rank alone reads what it wrote.
+// what came of it; where it overlaps, a stretch between the two may write what the next one brings, if that overlaps
+// and stands elsewhere. One rank alone reads what it wrote.
 void Emitter::window_with_collectives(const WindowUse& use) {
-  stretch(use);
   const UnitSpec& unit = plan_.units[use.unit];
+  std::vector<const CollectiveSpec*> came;  // one of each place, to be read until the next one takes it
+  const auto has = [&](const Range& range, AccessMode mode) {
+    operations_.back().accesses.push_back({range, mode, use.unit, Role::collected});
+  };
+  const auto resume = [&] {
+    stretch({use.unit, use.kind, true});
+    for (const CollectiveSpec* each : came) has(received(plan_, *each), AccessMode::read);
+  };
+  stretch(use);
+  const CollectiveSpec* on_its_way = nullptr;
   for (const std::size_t index : collectives_in(unit, use.kind)) {
     const CollectiveSpec& spec = unit.collectives[index];
     if (is_message(spec.kind)) continue;
-    const auto has = [&](const Range& range, AccessMode mode) {
-      return Access{range, mode, use.unit, Role::collected};
+    const auto take_place = [&] {
+      has(brought(plan_, spec), AccessMode::write);
+      std::erase_if(came, [&](auto* each) { return buffer_of(plan_, *each) == buffer_of(plan_, spec); });
     };
-    operations_.back().accesses.push_back(has(brought(plan_, spec), AccessMode::write));
+    if (on_its_way != nullptr) {
+      if (spec.overlaps && buffer_of(plan_, *on_its_way) != buffer_of(plan_, spec)) take_place();
+      came.push_back(std::exchange(on_its_way, nullptr)), resume();
+    }
+    take_place();
     if (plan_.group_of(spec).empty()) continue;
-    Operation& collective = add(OperationKind::collective, StreamId::compute, use.unit);
+    Operation& collective =
+        add(OperationKind::collective, spec.overlaps ? StreamId::overlap : StreamId::compute, use.unit);
     collective.window = use.kind;
     collective.collective = index;
     collective.collective_kind = spec.kind;
     collective.group = plan_.group_of(spec);
-    collective.accesses = {has(brought(plan_, spec), AccessMode::read), has(received(plan_, spec), AccessMode::write)};
-    stretch({use.unit, use.kind, true});
-    operations_.back().accesses.push_back(has(received(plan_, spec), AccessMode::read));
+    has(brought(plan_, spec), AccessMode::read);
+    has(received(plan_, spec), AccessMode::write);
+    if (spec.overlaps) on_its_way = &spec;
+    if (!spec.overlaps) came.push_back(&spec);
+    resume();
   }
+  if (on_its_way != nullptr) came.push_back(on_its_way), resume();
 }
 
 // Each use of a message takes the next of its buffers. One is received into as soon as the window that last read it has

@@ -74,6 +74,7 @@ std::string_view to_string(StreamId stream) {
     case StreamId::fetch: return "fetch";
     case StreamId::evict: return "evict";
     case StreamId::host: return "host";
+    case StreamId::overlap: return "overlap";
     case StreamId::send: return "send";
     case StreamId::receive: return "receive";
     case StreamId::send_back: return "send back";

@@ -89,13 +89,16 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
 
 // A collective in a window works on a place for every rank that takes part, in the order of MeshShape::index_of; where
 // a sum is for all, each rank forms that of its place, and all places are then gathered.
+inline std::size_t buffer_of(const Plan& plan, const CollectiveSpec& collective) {
+  return collective.overlaps && sums(collective.kind) ? plan.collected_sums : plan.collected;
+}
 inline Range collected(const Plan& plan, const CollectiveSpec& collective) {
   const std::size_t ranks = plan.mesh.size(plan.group_of(collective));
   Bytes place = collective.bytes();
   if (collective.kind == CollectiveKind::all_to_all) place = place * ranks;
   if (collective.kind == CollectiveKind::all_reduce && ranks > 1)
     place = round_up(Bytes((place.count() + ranks - 1) / ranks), buffer_alignment);
-  return fixed_range(plan.collected, Bytes(0), place * ranks);
+  return fixed_range(buffer_of(plan, collective), Bytes(0), place * ranks);
 }
 inline Range my_collected(const Plan& plan, const CollectiveSpec& collective) {
   return divided(plan, collected(plan, collective), plan.group_of(collective));
@@ -115,7 +118,7 @@ inline Range received(const Plan& plan, const CollectiveSpec& collective) {
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
   if (!rounds_sums(plan, collective)) return scatters ? mine : all;
   const Bytes begin = scatters ? round_up(all.size, buffer_alignment) : Bytes(0);
-  return fixed_range(plan.collected, begin,
+  return fixed_range(buffer_of(plan, collective), begin,
                      round_up(scatters ? mine.size : all.size, buffer_alignment) + mine.size * 2);
 }
 

@@ -404,14 +404,15 @@ Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, boo
   const std::size_t ranks = plan.mesh.size(axes);
   const std::size_t element = !collective.type ? 8 : *collective.type == DType::fp32 ? 4 : 2;
   const bool summed = collective.kind == all_reduce || collective.kind == reduce_scatter;
+  const std::size_t buffer = collective.overlaps && summed ? plan.collected_sums : plan.collected;
   Bytes each(element * collective.elements * (collective.kind == all_to_all ? ranks : 1));
   if (collective.kind == all_reduce && ranks > 1) each = aligned(Bytes((each.count() + ranks - 1) / ranks));
   if (afterwards && summed && element == 2 && ranks > 1) {
-    if (collective.kind == all_reduce) return fixed_range(plan.collected, Bytes(0), each * ranks + each * 2);
-    return fixed_range(plan.collected, aligned(each * ranks), aligned(each) + each * 2);
+    if (collective.kind == all_reduce) return fixed_range(buffer, Bytes(0), each * ranks + each * 2);
+    return fixed_range(buffer, aligned(each * ranks), aligned(each) + each * 2);
   }
-  if (collective.kind == all_reduce || afterwards != summed) return fixed_range(plan.collected, Bytes(0), each * ranks);
-  return {plan.collected, Bytes(0), each, strides_of(plan, axes, each)};
+  if (collective.kind == all_reduce || afterwards != summed) return fixed_range(buffer, Bytes(0), each * ranks);
+  return {buffer, Bytes(0), each, strides_of(plan, axes, each)};
 }
 
 // A forward window writes what its unit saves, and whoever computes with it later has it to read and write.
@@ -458,9 +459,10 @@ bool is_whole_collective(const Plan& plan, const Operation& operation) {
            accesses.front().mode == (sends ? AccessMode::read : AccessMode::write) &&
            accesses.front().tenant == operation.unit;
   }
-  return accesses.size() == 2 && operation.stream == StreamId::compute && accesses.front().mode == AccessMode::read &&
-         accesses.back().mode == AccessMode::write && accesses.front().tenant == operation.unit &&
-         accesses.back().tenant == operation.unit;
+  const bool overlaps = plan.units[operation.unit].collectives[operation.collective].overlaps;
+  return accesses.size() == 2 && operation.stream == (overlaps ? StreamId::overlap : StreamId::compute) &&
+         accesses.front().mode == AccessMode::read && accesses.back().mode == AccessMode::write &&
+         accesses.front().tenant == operation.unit && accesses.back().tenant == operation.unit;
 }
 
 // A message's windows, and its sends or receives, take its buffers in turn. It was received before its window, and sent
@@ -506,8 +508,8 @@ void check_messages(const Plan& plan, std::size_t segment, const Report& report)
   }
 }
 
-// Between two stretches of one window stands a collective, and every window has all that its unit declares for its
-// kind, in their order; what only a rank alone would do is left out.
+// Between two stretches of one window stands a collective, or the end of one that overlaps, and every window has all
+// that its unit declares for its kind, in their order; what only a rank alone would do is left out.
 void check_collectives(const Plan& plan, std::size_t segment, const Report& report) {
   const auto& operations = plan.segments[segment].operations;
   std::vector<std::size_t> expected;  // of the window that was open last, the next one last
@@ -518,7 +520,14 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
       report(ViolationKind::layout, here, {segment, index}, fmt::format("{}: {}", describe(plan, here), why));
     };
     if (operation.passes_message() && expected.empty()) continue;
+    const auto is_collective = [&](std::size_t before, bool overlapping) {
+      if (index < before) return false;
+      const Operation& other = operations[index - before];
+      return other.kind == OperationKind::collective && !other.passes_message() &&
+             (!overlapping || other.stream == StreamId::overlap);
+    };
     if (operation.kind == OperationKind::collective) {
+      if (is_collective(2, true)) object("begins before the one before it has ended");
       if (expected.empty() || expected.back() != operation.collective ||
           plan.at({segment, index - 1}).unit != operation.unit)
         object("not the collective that its window has here");
@@ -530,12 +539,12 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
           return each.mode == mode && each.range == operation.accesses[access].range;
         });
       };
-      if (!has(index - 1, 0, AccessMode::write) || !has(index + 1, 1, AccessMode::read))
+      const std::size_t read_by = index + (operation.stream == StreamId::overlap ? 2 : 1);
+      if (!has(index - 1, 0, AccessMode::write) || !has(read_by, 1, AccessMode::read))
         object("its window does not write what it brings, or does not read what comes of it");
       continue;
     }
-    const bool goes_on =
-        index > 0 && operations[index - 1].kind == OperationKind::collective && !operations[index - 1].passes_message();
+    const bool goes_on = is_collective(1, false) || is_collective(2, true);
     if (goes_on && (operation.kind != OperationKind::window || operation.unit != operations[index - 1].unit))
       object("comes between a collective and the rest of its window");
     if (goes_on) continue;

@@ -21,8 +21,8 @@ using plan::WindowKind;
 
 namespace {
 
-// The other stream does so inside windows that have collectives.
-bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce || id >= StreamId::send; }
+// The compute stream does so inside windows that have collectives.
+bool communicates(StreamId id) { return id == StreamId::gather || id == StreamId::reduce || id >= StreamId::overlap; }
 
 // Communicators have the deadlines between ranks, and say more: while they let the job go on, so do its streams. Nobody
 // else watches a rank that is alone.
@@ -324,27 +324,40 @@ void Executor::close() {
   check_health();
 }
 
-// A window's collective ends one stretch of it and begins the next. A rank alone has nobody to meet. Where others open
-// inside a window it has no collectives (plan/compile), so it is the innermost.
+// A window's collective ends one stretch of it and begins the next, and so does the end of one that overlaps. Where
+// others open inside a window it has no collectives (plan/compile), so it is the innermost.
+void Executor::begin(std::size_t, const Collective& collective) {
+  launch_collective(*windows_[depth_ - 1], collective);
+  check_health();
+}
+
 Collected<std::byte> Executor::collect(std::size_t, const Collective& collective) {
   OpenWindow& innermost = *windows_[depth_ - 1];
-  const Collected<std::byte> came = innermost.take_collective(collective);
-  innermost.await_joined_streams();  // they may bring it
-  launch_collective();
-  innermost.fork_joined_streams();
+  if (!innermost.has_begun(collective)) launch_collective(innermost, collective);
+  const Collected<std::byte> came = end_collective(innermost);
   check_health();
   return came;
 }
 
-void Executor::launch_collective() {
-  const auto& operations = segment().operations;
-  const std::size_t next = next_operation_ + 1;
-  if (next == operations.size() || operations[next].kind != plan::OperationKind::collective) return;
-  if (operations[next].passes_message()) return;  // goes when the window has closed
+// A rank alone has nobody to meet, and a message goes when the window has closed.
+void Executor::launch_collective(OpenWindow& window, const Collective& collective) {
+  window.begin_collective(collective);
+  if (window.meets_others()) resume(window);
+}
+
+Collected<std::byte> Executor::end_collective(OpenWindow& window) {
+  if (window.meets_others() && window.overlaps()) resume(window);
+  return window.take_collective();
+}
+
+// Streams that joined may bring something, and read what came.
+void Executor::resume(OpenWindow& window) {
+  window.await_joined_streams();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   end_window();
   begin_window();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
+  window.fork_joined_streams();
 }
 
 // This rank brings nothing, which counts as nothing, and follows what the others brought.
@@ -355,8 +368,8 @@ void Executor::skip_collectives(OpenWindow& window) {
       kernels::fill_zero(compute(), static_cast<std::byte*>(mine.data),
                          Bytes(mine.elements * (collective->spec().bytes().count() / collective->elements())));
     }
-    const Collected<std::byte> came = window.take_collective(*collective);
-    launch_collective();
+    launch_collective(window, *collective);
+    const Collected<std::byte> came = end_collective(window);
     if (!collective->when_skipped()) continue;
     Window handle(link_, window.use(), window.serial());
     try {

@@ -39,6 +39,7 @@ class Executor final : public WindowHost {
   void close(std::size_t serial) override;  // launches what comes before the next window
   WindowView* open_window(std::size_t serial) override;
   const Unit& unit(std::size_t index) const override { return *units_[index]; }
+  void begin(std::size_t serial, const Collective& collective) override;
   Collected<std::byte> collect(std::size_t serial, const Collective& collective) override;
   // Opens and closes it, and all that is inside it, without computing: gradients count as zero. Throws UsageError,
   // before it opens anything, where a unit inside it is not optional, too.
@@ -89,7 +90,9 @@ class Executor final : public WindowHost {
   void skip_micro_batches();  // those of this step that are missing, or are other ranks' alone
   void close();               // the innermost window
   void skip_collectives(OpenWindow& window);
-  void launch_collective();
+  void launch_collective(OpenWindow& window, const Collective& collective);
+  Collected<std::byte> end_collective(OpenWindow& window);
+  void resume(OpenWindow& window);  // in its next stretch
   void begin_window();
   bool end_window();  // true when the segment has ended
   void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part,

@@ -217,17 +217,46 @@ OpenWindow::View OpenWindow::contribution(const Collective& collective, std::opt
   require_next(collective);
   if (type != collective.options().type) require_type(describe(), collective, type);
   const std::size_t index = unit().index_of(collective);
-  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[index];
+  const plan::CollectiveSpec& spec = spec_of(collective);
   if (is_message(spec.kind)) return {message(index), spec.elements};
+  const Collective* const other = current_->on_its_way;
+  if (other != nullptr && !(spec.overlaps && plan::buffer_of(plan_, spec_of(*other)) != plan::buffer_of(plan_, spec)))
+    require_none_on_its_way(collective.name() + " is written");
   return {memory_.address(plan::brought(plan_, spec)),
           spec.elements * spec.parts(plan_.mesh.size(plan_.group_of(spec)))};
 }
 
-Collected<std::byte> OpenWindow::take_collective(const Collective& collective) {
+void OpenWindow::check_collect(const Collective& collective, std::optional<DType> type) {
+  if (!has_begun(collective)) return void(contribution(collective, type));
+  if (type != collective.options().type) require_type(describe(), collective, type);
+}
+
+const plan::CollectiveSpec& OpenWindow::spec_of(const Collective& collective) const {
+  return plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
+}
+
+void OpenWindow::require_none_on_its_way(std::string_view what) const {
+  if (current_->on_its_way == nullptr) return;
+  throw UsageError(fmt::format("{}: its collective {} has begun, and was not collected before {}", describe(),
+                               current_->on_its_way->name(), what));
+}
+
+void OpenWindow::begin_collective(const Collective& collective) {
   require_next(collective);
-  const std::size_t index = unit().index_of(collective);
-  const plan::CollectiveSpec& spec = plan_.units[current_->use.unit].collectives[index];
+  require_none_on_its_way(collective.name() + " begins");
   ++current_->collectives_done;
+  current_->on_its_way = &collective;
+}
+
+bool OpenWindow::meets_others() const {
+  const plan::CollectiveSpec& spec = spec_of(*current_->on_its_way);
+  return !is_message(spec.kind) && !plan_.group_of(spec).empty();
+}
+
+Collected<std::byte> OpenWindow::take_collective() {
+  const Collective& collective = *std::exchange(current_->on_its_way, nullptr);
+  const std::size_t index = unit().index_of(collective);
+  const plan::CollectiveSpec& spec = spec_of(collective);
   if (is_message(spec.kind)) return {.first = message(index), .values = spec.elements, .stride = spec.elements};
   const AxisSet group = plan_.group_of(spec);
   Collected<std::byte> came{
@@ -255,6 +284,7 @@ std::byte* OpenWindow::message(std::size_t collective) {
 }
 
 void OpenWindow::require_collectives_done() const {
+  require_none_on_its_way("it closes");
   const Collective* const next = next_collective();
   if (next == nullptr) return;
   throw UsageError(

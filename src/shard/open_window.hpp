@@ -76,9 +76,13 @@ class OpenWindow final : public WindowView {
   // ---- what the executor does, in this order ----
   // In a step of this program, as this operation of its plan. `serial`: the number of this opening.
   void open(const plan::Operation& window, std::size_t program, std::size_t serial);
-  // Takes what the next of the collectives that the plan has here brings together. It is done from then on. Throws as
+  // The next of the collectives that the plan has here is on its way, until what it brings together is taken. Throws as
   // contribution() does.
-  Collected<std::byte> take_collective(const Collective& collective);
+  void begin_collective(const Collective& collective);
+  bool has_begun(const Collective& collective) const { return current_->on_its_way == &collective; }
+  bool meets_others() const;  // the one that is on its way: a rank alone has nobody to meet, and messages go later
+  bool overlaps() const { return current_->on_its_way->options().overlaps; }
+  Collected<std::byte> take_collective();
   // The next one, or null; and that there is none, which a window's end needs.
   const Collective* next_collective() const;
   void require_collectives_done() const;
@@ -103,6 +107,7 @@ class OpenWindow final : public WindowView {
   std::span<float> values(const Buffer& buffer) override { return memory_.values(unit(), buffer); }
   std::span<std::byte> saved() override;
   View contribution(const Collective& collective, std::optional<DType> type) override;
+  void check_collect(const Collective& collective, std::optional<DType> type) override;
   Stream& stream() override { return compute_; }
   void join(Stream& other) override;
   void keep(std::shared_ptr<void> object) override { kept_.push_back(std::move(object)); }
@@ -120,6 +125,7 @@ class OpenWindow final : public WindowView {
     bool last_backward;    // of its unit, in this micro-batch
     bool skipped = false;  // by the user: an optional unit
     std::size_t collectives_done = 0;
+    const Collective* on_its_way = nullptr;
   };
   // A stream of the user's that took part in a window.
   struct Joined {
@@ -137,6 +143,8 @@ class OpenWindow final : public WindowView {
   void fork(Joined& joined);
   void require_alive(const Joined& joined) const;
   void require_next(const Collective& collective) const;
+  void require_none_on_its_way(std::string_view what) const;
+  const plan::CollectiveSpec& spec_of(const Collective& collective) const;
   std::byte* message(std::size_t collective);  // where this window has it
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
   View view(std::size_t buffer, std::size_t parameter, DType type);

@@ -32,7 +32,11 @@ struct CommunicatorKind {
 };
 constexpr CommunicatorKind communicator_kinds[plan::stream_count] = {{"window", &plan::Plan::window_staging},
                                                                      {"gather", &plan::Plan::gather_staging},
-                                                                     {"reduce", &plan::Plan::reduce_staging}};
+                                                                     {"reduce", &plan::Plan::reduce_staging},
+                                                                     {},
+                                                                     {},
+                                                                     {},
+                                                                     {"overlap", &plan::Plan::window_staging}};
 
 kernels::Accumulate added(const Operation& reduction) {
   if (!reduction.add) return kernels::Accumulate::no;
@@ -347,7 +351,7 @@ Operations::Call Operations::call_in_window(const Operation& operation) {
   if (operation.passes_message()) return {};
   const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
   const plan::Range mine = plan::my_collected(plan_, spec), received = plan::received(plan_, spec);
-  std::byte* const all = base(plan_.collected);
+  std::byte* const all = base(mine.buffer);
   Call result;
   if (spec.kind != CollectiveKind::reduce_scatter)
     result.gathers.push_back({.data = all, .shard = mine.size, .label = spec.name});

@@ -49,14 +49,17 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
     const auto is_collective = [&](std::size_t at) {
       return at < listed.size() && listed[at].kind == plan::OperationKind::collective && !listed[at].passes_message();
     };
-    const bool goes_on = window && index > 0 && is_collective(index - 1);
+    const bool overlapped = window && index > 0 && listed[index - 1].stream == plan::StreamId::overlap;
+    const bool goes_on =
+        window && index > 0 &&
+        (is_collective(index - 1) || (index > 1 && listed[index - 2].stream == plan::StreamId::overlap));
     const bool opens_after_close = window && !goes_on && opened > 0 && closing[opened - 1] && !uses[opened].resumes;
     if (index == 0 || opens_after_close) {
       if (index > 0) end_section();
       begin_section(Call::open, uses[opened], micro_batch);
     }
     add_operation(listed[index], {segment, index}, micro_batch);
-    if (window && is_collective(index + 1)) {
+    if (overlapped || (window && is_collective(index + 1))) {
       end_section();
       begin_section(Call::collect, uses[opened], micro_batch);
     } else if (window) {

@@ -31,7 +31,8 @@ plan::CollectiveSpec Collective::spec() const {
           .evaluate = options_.evaluate,
           .axes = options_.axes,
           .of_granules = options_.of_granules,
-          .buffers = options_.buffers};
+          .buffers = options_.buffers,
+          .overlaps = options_.overlaps};
 }
 
 // A unit that ends, or that was never finished, lets its tensors go; a tensor that ends leaves its name.

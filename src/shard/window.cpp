@@ -91,8 +91,14 @@ TensorMemory Window::raw_contribution(const Collective& collective, std::optiona
   throw UsageError(fmt::format("the {} window of unit {}: {} is received, and nothing is written for it: collect() it",
                                to_string(use_.kind), unit(), collective.name()));
 }
+void Window::raw_begin(const Collective& collective, std::optional<DType> type) {
+  raw_contribution(collective, type);
+  if (collective.options().overlaps) return link_->host->begin(serial_, collective);
+  throw UsageError(fmt::format("the {} window of unit {}: {} does not overlap (CollectiveOptions): collect() it",
+                               to_string(use_.kind), unit(), collective.name()));
+}
 Collected<std::byte> Window::raw_collect(const Collective& collective, std::optional<DType> type) {
-  opened().contribution(collective, type);  // refuses another type, and one that does not come next
+  opened().check_collect(collective, type);
   return link_->host->collect(serial_, collective);
 }
 Stream& Window::stream() { return opened().stream(); }

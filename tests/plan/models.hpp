@@ -300,7 +300,15 @@ inline Model sliced_model() {
   units[2].buffers = {{"u2.state", {5}}};
   units[1].collectives = {
       {.name = "u1.a", .kind = CollectiveKind::all_reduce, .type = DType::fp32, .elements = 9, .axes = Axis::tensor},
-      {.name = "u1.b", .type = DType::bf16, .elements = 6, .axes = Axis::tensor}};
+      {.name = "u1.b", .type = DType::bf16, .elements = 6, .axes = Axis::tensor},
+      {.name = "u1.c",
+       .kind = CollectiveKind::reduce_scatter,
+       .type = DType::bf16,
+       .elements = 7,
+       .forward = false,
+       .axes = Axis::tensor,
+       .overlaps = true},
+      {.name = "u1.d", .type = DType::bf16, .elements = 8, .axes = Axis::tensor, .overlaps = true}};
   units[2].collectives = {
       {.name = "u2.a", .kind = CollectiveKind::all_to_all, .type = DType::bf16, .elements = 5, .axes = Axis::tensor},
       {.name = "u2.b",

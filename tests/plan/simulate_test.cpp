@@ -147,6 +147,27 @@ Plan with_outer_steps(std::size_t every, std::size_t fragments, const Model& mod
   return plan_of(options, model);
 }
 
+// A gather and a sum of one window, each as long as what the window computes meanwhile.
+TEST_CASE("collectives_that_overlap_hide_behind_their_window") {
+  for (const bool overlaps : {false, true}) {
+    Model model = chain_model(1);
+    model.units[0].collectives = {{.name = "sum", .kind = CollectiveKind::reduce_scatter, .type = DType::fp32},
+                                  {.name = "all", .type = DType::fp32}};
+    for (CollectiveSpec& each : model.units[0].collectives) {
+      each.elements = 8, each.forward = false, each.axes = Axis::tensor, each.overlaps = overlaps;
+    }
+    PlanOptions options;
+    options.mesh = MeshShape{{Axis::tensor, 4}};
+    const Plan plan = plan_of(options, model);
+    const auto seconds = [](const Operation& operation) {
+      return operation.kind == OperationKind::window || operation.kind == OperationKind::collective ? 1.0 : 0.0;
+    };
+    const double windows = total(plan, {.on_stream = seconds}, computes);
+    CHECK(simulate(plan, {.on_stream = seconds}).step_seconds == Approx(windows));
+    CHECK(windows == (overlaps ? 6 : 4 + 2));
+  }
+}
+
 TEST_CASE("simulation_agrees_with_a_naive_one_where_there_are_outer_steps") {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     const std::size_t fragments = 1 + seed % 2;

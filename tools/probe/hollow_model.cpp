@@ -47,7 +47,8 @@ void HollowModel::add(const plan::UnitSpec& spec) {
                                     .forward = each.forward,
                                     .backward = each.backward,
                                     .evaluate = each.evaluate,
-                                    .axes = each.axes};
+                                    .axes = each.axes,
+                                    .overlaps = each.overlaps};
     collectives_.push_back(std::make_unique<Collective>(each.elements, options));
     collectives.push_back({name_within(spec.name, each.name), collectives_.back().get()});
   }

@@ -94,6 +94,7 @@ struct CollectiveSpec {
   std::optional<AxisSet> axes = std::nullopt;
   bool of_granules = false;  // a gather whose granules are used each by itself, in the order of places
   std::size_t buffers = 1;   // of a message: each side has so many, which its windows take in turn
+  bool overlaps = false;     // its window goes on until it asks for what came
   Bytes bytes() const { return (type ? size_of(*type) : Bytes(8)) * elements; }
   // A rank of so many writes this many of them.
   std::size_t parts(std::size_t ranks) const {

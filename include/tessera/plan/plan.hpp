@@ -147,9 +147,10 @@ struct Access {
 // ---- order ----
 
 // fetch: from the host's memory or the disk to the device's memory; evict: back; host: the host's processors, on what
-// stands in its memory; the last four: messages of forward windows, and of backward ones.
-enum class StreamId { compute, gather, reduce, fetch, evict, host, send, receive, send_back, receive_back };
-inline constexpr std::size_t stream_count = 10;
+// stands in its memory; overlap: collectives of windows that go on meanwhile; the last four: messages of forward
+// windows, and of backward ones.
+enum class StreamId { compute, gather, reduce, fetch, evict, host, overlap, send, receive, send_back, receive_back };
+inline constexpr std::size_t stream_count = 11;
 constexpr bool is_transferring(StreamId stream) { return stream == StreamId::fetch || stream == StreamId::evict; }
 constexpr StreamId stream_of_message(CollectiveKind kind, WindowKind window) {
   const bool back = window == WindowKind::backward;
@@ -361,6 +362,8 @@ struct Plan {
   std::vector<ProgramBuffers> program_buffers;
   std::size_t activations = no_buffer;
   std::size_t collected = no_buffer;  // the collective of a window works on it in place; one at a time runs
+  std::size_t collected_sums =
+      no_buffer;  // a sum that overlaps does on this, so that it may be written before a gather ends
   std::vector<std::vector<std::size_t>> messages;  // by unit and collective: where a message's buffers stand
   std::size_t gather_staging = no_buffer;          // of the communicators that gather, reduce, and serve windows
   std::size_t reduce_staging = no_buffer;

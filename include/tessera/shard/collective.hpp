@@ -8,6 +8,10 @@
 // brings, Window::collect() runs it. One that comes out of order, twice, not at all, or in a window of another kind is
 // a UsageError that names unit and rank.
 //
+// Overlap. One that overlaps runs on a stream of its own while the window goes on: begin() enqueues it, and collect()
+// waits for it, as work does that is enqueued behind that. One at a time is on its way. What the next one brings may
+// be written meanwhile where that overlaps, too, and the one of the two is a sum and the other is not.
+//
 // Messages (send, receive) go between neighbouring roles of ranks (finalize_roles()): forward ones to the next role,
 // backward ones to the one before; behind the last role stands the first. The sender has contribution() and collect(),
 // the receiver collect() alone. They travel on streams of their own: what a window receives has come when it opens, and
@@ -57,11 +61,12 @@ struct CollectiveOptions {
   // Messages alone: each side has so many, which the windows that have it take in turn. At least 1, and as many on both
   // sides.
   std::size_t buffers = 1;
+  bool overlaps = false;  // the window goes on between Window::begin() and collect(); no message
 };
 
 // The result of a collective, in device memory, as it stands once that has run on the stream; it stays until the next
-// collective of the model. Rank r of the group is the r-th by number, whatever the mesh. Of a sum: one rank's. Of an
-// all-to-all: what each brought for this rank.
+// collective of the model, or of those that stand where it does (overlap). Rank r of the group is the r-th by number,
+// whatever the mesh. Of a sum: one rank's. Of an all-to-all: what each brought for this rank.
 template <typename T>
 struct Collected {
   const T* first = nullptr;

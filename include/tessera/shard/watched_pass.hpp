@@ -70,6 +70,7 @@ class WatchedPass : public WindowHost {
   Window open(const plan::WindowUse& use) override;
   WindowView* open_window(std::size_t serial) override;
   void close(std::size_t serial) override;
+  void begin(std::size_t, const Collective&) override {}
   Collected<std::byte> collect(std::size_t serial, const Collective& collective) override;
   void abandon(std::string_view) noexcept override {}
 

@@ -146,9 +146,14 @@ class Window {
     const TensorMemory raw = raw_contribution(collective, asked<T>());
     return {static_cast<T*>(raw.data), raw.elements};
   }
-  // Enqueues the collective: every rank of the group does it, and work that is enqueued behind it sees what all
-  // brought. On the CPU the compute stream runs what it is given at once, so the call waits for the other ranks there.
-  // Throws as contribution() does.
+  // Begins a collective that overlaps. Throws as contribution() does, and for one that does not.
+  template <typename T = double>
+  void begin(const Collective& collective) {
+    raw_begin(collective, asked<T>());
+  }
+  // Enqueues the collective, where it has not begun: every rank of the group does it, and work that is enqueued behind
+  // it sees what all brought. On the CPU the compute stream runs what it is given at once, so the call waits for the
+  // other ranks there. Throws as contribution() does.
   template <typename T = double>
   Collected<T> collect(const Collective& collective) {
     const Collected<std::byte> came = raw_collect(collective, asked<T>());
@@ -241,6 +246,7 @@ class Window {
       return dtype_of<T>;
   }
   TensorMemory raw_contribution(const Collective& collective, std::optional<DType> type);
+  void raw_begin(const Collective& collective, std::optional<DType> type);
   Collected<std::byte> raw_collect(const Collective& collective, std::optional<DType> type);
   TensorMemory raw_parameter(const Parameter& parameter, std::optional<DType> type);
   TensorMemory raw_gradient(const Parameter& parameter, std::optional<DType> type, GradientMode mode);

@@ -37,6 +37,10 @@ class WindowView {
   virtual std::span<float> values(const Buffer& buffer) = 0;
   virtual std::span<std::byte> saved() = 0;
   virtual View contribution(const Collective& collective, std::optional<DType> type) = 0;
+  // Refuses one of another type, or whose turn it is not.
+  virtual void check_collect(const Collective& collective, std::optional<DType> type) {
+    contribution(collective, type);
+  }
   virtual const float* loss_scale() = 0;
   virtual Stream& stream() = 0;
   virtual void join(Stream& other) = 0;
@@ -54,6 +58,7 @@ class WindowHost {
   // Throws UsageError where another one is open inside it, or should still open there.
   virtual void close(std::size_t serial) = 0;
   // Inside the window of this opening.
+  virtual void begin(std::size_t serial, const Collective& collective) = 0;
   virtual Collected<std::byte> collect(std::size_t serial, const Collective& collective) = 0;
   // Aborts the world; the text says in which window.
   virtual void abandon(std::string_view what) noexcept = 0;

@@ -107,7 +107,8 @@ class Linear final : public Module {
   std::size_t out_;
   Parameter weight_;
   std::optional<Parameter> bias_;
-  std::optional<SlicedRows<T>> gathered_;   // x in both directions, or dy
+  std::optional<SlicedRows<T>> gathered_;   // x, or dy
+  std::optional<SlicedRows<T>> again_;      // x once more, for the gradient of the weights
   std::optional<SlicedRows<T>> scattered_;  // dx, or y
 };
 

@@ -51,7 +51,7 @@ inline ParameterOptions alike_on(const Slices& slices) {
   return {.slice = slices.any() ? std::optional(plan::Slice{}) : std::nullopt};
 }
 
-enum class CollectiveWindows { forward, backward, both };
+enum class CollectiveWindows { forward, backward };
 
 // A collective of layers' elements over the slices. Throws UsageError for fp64, of which no sums are formed.
 template <Element T>
@@ -59,31 +59,40 @@ CollectiveOptions sliced_collective(CollectiveKind kind, CollectiveWindows windo
   if constexpr (std::is_same_v<T, double>) {
     throw UsageError("slices of layers (Axis::tensor) in fp64: choose fp32, bf16 or fp16");
   } else {
-    const bool forward = windows != CollectiveWindows::backward;
+    const bool forward = windows == CollectiveWindows::forward;
     return {.kind = kind,
             .type = dtype_of<T>,
             .forward = forward,
-            .backward = windows != CollectiveWindows::forward,
+            .backward = !forward,
             .evaluate = forward,
             .axes = Axis::tensor};
   }
 }
 
-// One collective of rows among slices. Both directions take and give views of [rows, columns].
+// One collective of rows among slices. Both directions take and give views of [rows, columns]. One that `overlaps` may
+// begin before its result is asked for.
 template <Element T>
 class SlicedRows {
  public:
-  SlicedRows(CollectiveKind kind, const Slices& slices, std::size_t columns, CollectiveWindows windows)
+  SlicedRows(CollectiveKind kind, const Slices& slices, std::size_t columns, CollectiveWindows windows,
+             bool overlaps = false)
       : slices_(slices),
         columns_(columns),
-        collective_(slices.part(slices.rows) * columns, sliced_collective<T>(kind, windows)) {}
+        collective_(slices.part(slices.rows) * columns, options_of(kind, windows, overlaps)) {}
 
   void visit(ModuleVisitor& visitor, std::string_view name) { visitor(name, collective_); }
 
+  void begin(Window& window) { window.begin<T>(collective_); }
+
   // An all-gather: all rows of the pass, of which this rank brings its own. The result stays until the next collective.
   MatrixView<const T> gather(Window& window, MatrixView<const T> mine, std::size_t all) {
-    const auto brought = window.contribution<T>(collective_);
-    copy(window, mine, {brought.data(), mine.rows, columns_});
+    bring(window, mine);
+    return gathered(window, all);
+  }
+  void bring(Window& window, MatrixView<const T> mine) {
+    copy(window, mine, {window.contribution<T>(collective_).data(), mine.rows, columns_});
+  }
+  MatrixView<const T> gathered(Window& window, std::size_t all) {
     return {window.collect<T>(collective_).first, all, columns_};
   }
   // A reduce-scatter: where this rank writes its part of the sum of all rows; and then its own rows of the sum, which
@@ -100,6 +109,12 @@ class SlicedRows {
   }
 
  private:
+  static CollectiveOptions options_of(CollectiveKind kind, CollectiveWindows windows, bool overlaps) {
+    CollectiveOptions options = sliced_collective<T>(kind, windows);
+    options.overlaps = overlaps;
+    return options;
+  }
+
   Slices slices_;
   std::size_t columns_;
   Collective collective_;
