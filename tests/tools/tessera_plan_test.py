@@ -248,6 +248,8 @@ class BadOptions(unittest.TestCase):
                 (["--units", "x.json", "--seq", "2"], "--seq is without effect with --units"),
                 (["--model", "llama-7b", "--layers", "2"], "--layers is without effect with llama-7b"),
                 (["--model", "llama-7b", "--batch", "2"], "--batch is without effect with llama-7b without --time"),
+                (["--model", "gpt2-124m", "--mesh", "pipeline=2", "--micro-batches", "2", "--time", "--machine", "h100x8"],
+                 "--time is without effect with stages along pipeline"),
                 ([*MODEL, "--compare", "--time", "--machine", "h100x8", "--prefetch", "4"],
                  "--prefetch is without effect with --compare and --time, which try several"),
                 (["--params", "7e9", "--strategy", "ddp"], "--strategy is without effect with --params"),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "machine/collective_seconds.hpp"
 #include "tessera/base/error.hpp"
@@ -92,13 +93,20 @@ double DurationModel::host_seconds(const Operation& operation) const {
 void DurationModel::add_windows(const Workload& load, const std::optional<Profile>& profile) {
   for (const plan::Segment& segment : plan_.segments) {
     std::map<std::pair<std::size_t, plan::WindowKind>, std::size_t> seen;
+    const Operation* before = nullptr;
+    double* whole = nullptr;
     for (const Operation& operation : segment.operations) {
+      const Operation* const previous = std::exchange(before, &operation);
       if (operation.kind != OperationKind::window || operation.window == plan::WindowKind::evaluate) continue;
-      // A profile has every stretch of a window; what is counted, is done in the first.
+      // A profile has every stretch of a window; what is counted, is done in the first, but for what overlaps.
       if (!profile && operation.resumes) {
-        windows_[&operation] = 0;
+        const bool overlaps = previous->stream == plan::StreamId::overlap;
+        const double beside = overlaps ? std::min(*whole, product_beside(*previous, load.shape)) : 0;
+        windows_[&operation] = beside;
+        *whole -= beside;
         continue;
       }
+      whole = &windows_[&operation];
       const std::size_t nth = seen[{operation.unit, operation.window}]++;
       if (!profile) {
         const Work work = work_of(plan_, {operation.unit, operation.window, nth}, load);
@@ -114,6 +122,18 @@ void DurationModel::add_windows(const Workload& load, const std::optional<Profil
       windows_[&operation] = known->second;
     }
   }
+}
+
+// A layer overlaps a collective with one product with its weight.
+double DurationModel::product_beside(const Operation& collective, TokenShape shape) const {
+  const plan::UnitSpec& unit = plan_.units[collective.unit];
+  const std::string& name = unit.collectives[collective.collective].name;
+  const std::string weight = name.substr(0, name.rfind('.')) + ".weight";
+  const auto found = std::find_if(unit.parameters.begin(), unit.parameters.end(),
+                                  [&](const plan::ParameterSpec& parameter) { return parameter.name == weight; });
+  if (found == unit.parameters.end()) return 0;
+  const double flops = 2 * static_cast<double>(shape.rows) * static_cast<double>(tessera::element_count(found->shape));
+  return counted({.products = {{flops}}, .passes = {}}, plan_.precision(collective.unit).parameter);
 }
 
 double DurationModel::counted(const Work& work, tessera::DType type) const {

@@ -31,6 +31,7 @@ class DurationModel {
   void add_windows(const Workload& load, const std::optional<Profile>& profile);
   void add_outside(double seconds);
   double host_seconds(const tessera::plan::Operation& operation) const;
+  double product_beside(const tessera::plan::Operation& collective, TokenShape shape) const;
   double counted(const Work& work, tessera::DType type) const;
   const Curve& rate_of(const Product& product, tessera::DType type) const;
   double memory_seconds(const tessera::plan::Operation& operation) const;

@@ -493,9 +493,9 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
       line, setting.schedule,
       {setting.stages(), setting.options.micro_batches, has_stages ? request.subject->layers() : 0}, "--micro-batches");
   if (!has_stages) return;
-  refuse_with(
-      line, "stages along pipeline",
-      {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw"});
+  refuse_with(line, "stages along pipeline",
+              {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw",
+               "--time"});
   if (setting.options.mesh->size(tessera::Axis::tensor) > 1)
     throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
 }
@@ -579,7 +579,8 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   refuse_together(line, {"--compare", "--strategy"});
   if (request.compare && request.time.asked)
     refuse_with(line, "--compare and --time, which try several", {"--prefetch"});
-  for (const char* name : {"--replicas", "--fit", "--time", "--params"}) refuse_together(line, {"--mesh", name});
+  for (const char* name : {"--replicas", "--fit", "--params", "--plot"}) refuse_together(line, {"--mesh", name});
+  if (request.time.asked) refuse_together(line, {"--mesh", "--compare"});
   take_mesh(line, request.setting.options);
   require_mesh(request.setting.options);
   check_outer_steps(line, request.setting.options);

@@ -64,7 +64,8 @@ TimeReport make_time_report(const plan::Plan& planned, const Subject& subject, c
   // A rank's, on average: in the last round some may have no granule.
   const double micro_batches =
       static_cast<double>(planned.gradient_divisor(0)) / static_cast<double>(planned.training_ranks());
-  report.rows = static_cast<double>(load.shape.rows) * micro_batches;
+  const auto sharing = static_cast<double>(planned.mesh.size(tessera::same_samples));
+  report.rows = static_cast<double>(load.shape.rows) * micro_batches / sharing;
   report.tokens = load.shape.seq > 0;
   report.flops = model_flops(planned, load) * micro_batches;
   report.peak = time.machine.peak[static_cast<std::size_t>(planned.options.precision.parameter)];
