@@ -330,37 +330,41 @@ class Checkpointer::Implementation {
   // A checkpoint has one value of each buffer, that of the first rank of its role or replica: where another rank's
   // differs, it would be lost.
   void require_equal_buffers(const ShardValues& values) {
-    const plan::Plan& plan = model_.plan();
     std::vector<std::uint32_t> mine;
-    std::vector<const Buffer*> buffers;
     for (std::size_t unit = 0; unit < model_.unit_count(); ++unit) {
       for (const Buffer* buffer : model_.unit(unit).buffers()) {
         const TensorSource source{.kind = TensorSource::Kind::buffer,
                                   .unit = unit,
                                   .place = model_.unit(unit).index_of(*buffer),
-                                  .role = plan.options.role.value_or(0)};
+                                  .role = model_.plan().options.role.value_or(0)};
         mine.push_back(crc32c(values.share(source).bytes));
-        buffers.push_back(buffer);
       }
     }
     for (const plan::Plan* role : model_.plans()) mine.resize(std::max(mine.size(), buffers_of(*role)));
     if (mine.empty()) return;
     const std::vector<std::byte> all = channel_.gather(std::as_bytes(std::span(mine)), "checkpoint: buffers");
-    for (std::size_t rank = 1; rank < channel_.size(); ++rank) {
+    std::vector<std::uint32_t> sums(all.size() / sizeof(std::uint32_t));
+    std::memcpy(sums.data(), all.data(), all.size());
+    for (const plan::Plan* role : model_.plans()) require_equal_buffers(*role, sums, mine.size());
+  }
+
+  // Every rank judges all roles, so that all throw, or none.
+  void require_equal_buffers(const plan::Plan& plan, std::span<const std::uint32_t> sums, std::size_t of_rank) const {
+    for (std::size_t rank = 0; rank < channel_.size(); ++rank) {
       if (plan.options.role && plan.job_rank(plan.rank_of(rank)) != rank) continue;  // of another role
-      const auto crc = [&](std::size_t of, std::size_t i) {
-        return all.data() + (of * mine.size() + i) * sizeof(std::uint32_t);
-      };
-      for (std::size_t i = 0; i < buffers.size(); ++i) {
-        const std::size_t unit = buffers[i]->unit()->index();
+      std::size_t i = 0;
+      for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
         const AxisSet apart = plan.units[unit].apart;
         const std::size_t variant = plan.variant_of(unit, plan.rank_of(rank));
         const std::size_t first = plan.job_rank(plan.mesh.rank_at(plan.mesh.place_at(apart, variant)));
-        if (std::memcmp(crc(first, i), crc(rank, i), sizeof(std::uint32_t)) == 0) continue;
-        throw UsageError(fmt::format(
-            "buffer {} has other values on rank {} than on rank {}, and a checkpoint has one for all{}: before saving, "
-            "call FullyShard::synchronize_buffers(), which gives everybody rank {}'s, or make them equal otherwise",
-            buffers[i]->name(), rank, first, apart.empty() ? " ranks" : " that have the unit in common", first));
+        for (const plan::BufferSpec& buffer : plan.units[unit].buffers) {
+          if (const std::size_t at = i++; sums[first * of_rank + at] == sums[rank * of_rank + at]) continue;
+          throw UsageError(fmt::format(
+              "buffer {} has other values on rank {} than on rank {}, and a checkpoint has one for all{}: before "
+              "saving, call FullyShard::synchronize_buffers(), which gives everybody rank {}'s, or make them equal "
+              "otherwise",
+              buffer.name, rank, first, apart.empty() ? " ranks" : " that have the unit in common", first));
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 #include "plan/passes.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -106,6 +107,8 @@ class Emitter {
   void reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor);
   void release_reduced(std::size_t unit);
   void finish_reduction(const Bucket& bucket);
+  bool is_of_two_roles(const Bucket& bucket) const;
+  void sum_tied(const std::vector<Bucket>& buckets);
   // A visit is of values that stand in the host's memory, to where the device has them meanwhile.
   struct Visit {
     Held home;
@@ -307,6 +310,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
 
   const std::vector<Bucket> buckets = reduction_buckets(plan_, program_);
   auto bucket = buckets.begin();
+  std::vector<Bucket> of_two_roles;
   std::size_t backward = 0;   // windows so far, of trained units
   bool fetches_ahead = last;  // as long as no window goes backward
   std::vector<Message> passed = messages(windows);
@@ -338,8 +342,30 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     if (reduces && converts(plan_, use.unit)) stage(use.unit);
     if (backward++ != bucket->closes) continue;
     if (reduces) reduce(*bucket, first, last);
-    if (last) finish_reduction(*bucket);
+    if (last) is_of_two_roles(*bucket) ? of_two_roles.push_back(*bucket) : finish_reduction(*bucket);
     ++bucket;
+  }
+  sum_tied(of_two_roles);
+  for (const Bucket& each : of_two_roles) finish_reduction(each);
+}
+
+bool Emitter::is_of_two_roles(const Bucket& bucket) const {
+  return std::ranges::any_of(bucket.units, [&](std::size_t unit) { return plan_.units[unit].is_of_two_roles(); });
+}
+
+// Behind all windows: the last role has its sum long before the first one has, which waits for what the last one's
+// windows send. And in the order of names, which both roles know.
+void Emitter::sum_tied(const std::vector<Bucket>& buckets) {
+  std::vector<std::size_t> units;
+  for (const Bucket& bucket : buckets) {
+    std::ranges::copy_if(bucket.units, std::back_inserter(units),
+                         [&](std::size_t unit) { return plan_.units[unit].is_of_two_roles(); });
+  }
+  std::ranges::sort(units, {}, [&](std::size_t unit) { return plan_.units[unit].name; });
+  for (const std::size_t unit : units) {
+    Operation& sum = add(OperationKind::sum_tied, StreamId::reduce, unit);
+    sum.group = Axis::pipeline;
+    sum.accesses = {access(AccessMode::update, {unit, Role::gradient}, plan_.own(unit))};
   }
 }
 
@@ -586,12 +612,6 @@ void Emitter::finish_reduction(const Bucket& bucket) {
   const auto mine = [&](AccessMode mode, std::size_t unit) {
     return access(mode, {unit, Role::gradient}, plan_.own(unit));
   };
-  for (const std::size_t unit : bucket.units) {
-    if (!plan_.units[unit].is_of_two_roles()) continue;
-    Operation& sum = add(OperationKind::sum_tied, StreamId::reduce, unit);
-    sum.group = Axis::pipeline;
-    sum.accesses = {mine(AccessMode::update, unit)};
-  }
   for (const std::size_t unit : bucket.units) {
     if (!plan_.options.gradient_hooks) break;
     add(OperationKind::hook, StreamId::reduce, unit).accesses = {mine(AccessMode::update, unit), loss_scale()};

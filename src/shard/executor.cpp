@@ -339,10 +339,13 @@ Collected<std::byte> Executor::collect(std::size_t, const Collective& collective
   return came;
 }
 
-// A rank alone has nobody to meet, and a message goes when the window has closed.
+// A rank alone has nobody to meet, and a message goes when the window has closed; streams that joined go on as if it
+// had.
 void Executor::launch_collective(OpenWindow& window, const Collective& collective) {
   window.begin_collective(collective);
-  if (window.meets_others()) resume(window);
+  if (window.meets_others()) return resume(window);
+  window.await_joined_streams();
+  window.fork_joined_streams();
 }
 
 Collected<std::byte> Executor::end_collective(OpenWindow& window) {

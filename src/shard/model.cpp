@@ -369,10 +369,16 @@ std::size_t most_trained_units(std::span<const plan::CompileInput> inputs) {
   return most;
 }
 
-bool have_same_parameters(const plan::UnitSpec& one, const plan::UnitSpec& other) {
-  return std::ranges::equal(one.parameters, other.parameters, [](const auto& a, const auto& b) {
-    return a.name == b.name && a.shape == b.shape && a.frozen == b.frozen;
+// Returns in which way two tied units are not alike, or null: then their updates would part.
+const char* difference(const plan::UnitSpec& one, const plan::UnitSpec& other) {
+  const bool same_parameters = std::ranges::equal(one.parameters, other.parameters, [](const auto& a, const auto& b) {
+    return a.name == b.name && a.shape == b.shape && a.frozen == b.frozen && a.slice == b.slice;
   });
+  if (!same_parameters) return "names, shapes, frozen ones or slices of parameters";
+  if (!one.buffers.empty() || !other.buffers.empty()) return "buffers, of which such units have none";
+  if (one.precision != other.precision) return "UnitOptions::precision";
+  if (one.optimizer_states != other.optimizer_states) return "UnitOptions::optimizer";
+  return nullptr;
 }
 
 // A unit that nobody's gradient reaches would be trained by half of it, and count in no norm.
@@ -381,16 +387,33 @@ void tie_units(std::span<plan::CompileInput> inputs) {
     for (const plan::UnitSpec& unit : input.units) {
       if (!unit.tied) continue;
       std::vector<plan::UnitSpec>& others = inputs.front().units;
-      const auto found = std::ranges::find_if(others, [&](const plan::UnitSpec& other) {
-        return other.name == unit.name && !other.tied && have_same_parameters(other, unit);
-      });
+      const auto found = std::ranges::find_if(
+          others, [&](const plan::UnitSpec& other) { return other.name == unit.name && !other.tied; });
       if (&input != &inputs.back() || inputs.size() == 1 || found == others.end()) {
+        throw UsageError(fmt::format(
+            "unit {} is tied: a unit of the last stage may be, to one of the first with its name", unit.name));
+      }
+      if (const char* what = difference(*found, unit)) {
         throw UsageError(
-            fmt::format("unit {} is tied: a unit of the last stage may be, to one of the first with its name and "
-                        "parameters",
-                        unit.name));
+            fmt::format("unit {} is tied to that of the first stage, and differs from it in {}", unit.name, what));
       }
       found->is_tied_to = true;
+    }
+  }
+}
+
+// Files of all roles together have each name once.
+void require_different_names(std::span<const plan::CompileInput> inputs, std::span<const ModelRole> roles) {
+  std::map<std::string, std::size_t> role_of_unit;
+  for (std::size_t role = 0; role < inputs.size(); ++role) {
+    for (const plan::UnitSpec& unit : inputs[role].units) {
+      if (unit.tied) continue;
+      const auto [found, is_new] = role_of_unit.emplace(unit.name, role);
+      if (is_new || unit.parameters.empty()) continue;
+      throw UsageError(fmt::format(
+          "roles {} and {} have a unit {} each: in files names are those of all roles, so give each its own, or tie "
+          "them (UnitOptions::tied)",
+          roles[found->second].name, roles[role].name, unit.name));
     }
   }
 }
@@ -476,7 +499,7 @@ void ShardedModel::finalize(std::unique_ptr<Optimizer> optimizer) {
 }
 
 std::vector<plan::RankRole> plan_roles(std::span<ModelRole> given) {
-  if (given.empty()) throw UsageError("finalize_roles() needs a role");
+  if (given.empty()) throw UsageError("roles: there is none");
   std::vector<plan::CompileInput> inputs;
   for (std::size_t role = 0; role < given.size(); ++role) {
     ModelState& model = given[role].model->state();
@@ -486,6 +509,7 @@ std::vector<plan::RankRole> plan_roles(std::span<ModelRole> given) {
     inputs.push_back(compile_input(model));
   }
   tie_units(inputs);
+  require_different_names(inputs, given);
   const std::size_t units = most_trained_units(inputs);
   std::vector<plan::RankRole> roles;
   for (std::size_t role = 0; role < given.size(); ++role) {

@@ -189,8 +189,8 @@ class Operations {
   // The communicators that the plan uses stand by stream and bits of the group. Those of one stream share their
   // staging.
   std::array<std::map<unsigned, std::unique_ptr<Communicator>>, plan::stream_count> communicators_;
-  // Messages between roles: by the place of the first neighbour, even or odd, and by direction, forward and backward.
   std::unique_ptr<Communicator> tied_;  // between the first role and the last
+  // Messages between roles: by the place of the first neighbour, even or odd, and by direction, forward and backward.
   std::array<std::array<std::unique_ptr<Communicator>, 2>, 3> links_;
   std::vector<SkippedSteps> skipped_steps_;  // by program
   bool tasks_see_memory_;                    // of the device: on the CPU

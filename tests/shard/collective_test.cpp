@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "../extent.hpp"
@@ -348,6 +349,44 @@ TEST_CASE("sums_in_windows_are_formed_in_fp32_in_rank_order_and_rounded_once") {
         check_sum<fp16>(ranks, kind, elements);
       }
     }
+  }
+}
+
+// A rank alone meets nobody, and what a joined stream brings comes in time as well.
+TEST_CASE("what_a_joined_stream_brings_is_there_when_it_was_collected") {
+  struct Layer final : Module {
+    void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("sum", sum); }
+    void forward(Window& window, Stream& side, float& seen) {
+      const std::span<float> mine = window.contribution<float>(sum);
+      window.join(side);
+      side.submit([mine] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        std::ranges::fill(mine, 3.0f);
+      });
+      const Collected<float> came = window.collect<float>(sum);
+      window.stream().submit([&seen, first = came.first] { seen = *first; });
+    }
+    void backward(Window& window) {
+      float* const gradient = window.gradient(weight).data();
+      window.stream().submit([gradient] { std::fill_n(gradient, channels, 0.0f); });
+    }
+    Parameter weight{{channels}, Initial::ones()};
+    Collective sum{5, {.kind = CollectiveKind::all_reduce, .type = DType::fp32, .backward = false}};
+  };
+  for (const int ranks : {1, 2}) {
+    launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+      Stream side(world.device(), {.name = "side"});
+      Layer layer;
+      FullyShard model(world, {.diagnostics = {.poison = true, .queue_compute = true}});
+      model.add(layer, "layer");
+      model.finalize(Sgd{.learning_rate = 0.1f});
+      float seen = 0;
+      model.forward(layer, side, seen);
+      model.backward(layer);
+      model.update();
+      model.synchronize();
+      CHECK(seen == 3.0f * static_cast<float>(ranks));
+    });
   }
 }
 

@@ -33,6 +33,7 @@ struct Cut {
   DType type = DType::fp32;                        // of what passes
   bool tied = false;                               // the last layer has the weight of the first
   std::optional<std::size_t> lost = std::nullopt;  // this layer is tied, too, to none
+  bool same_names = false;                         // of the parts' first layers
   bool recompute = false;
   float momentum = 0;
   std::size_t first_step = 0;
@@ -91,7 +92,9 @@ struct Part final : PipelinePart {
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const bool ends = cut.tied && begin + l + 1 == cut.layers;
       if (ends && parts == 1) continue;
-      model.add(layers[l], {.name = "layer" + std::to_string(ends ? 0 : begin + l),
+      model.add(layers[l], {.name = "layer" + std::to_string(ends             ? 0
+                                                             : cut.same_names ? l
+                                                                              : begin + l),
                             .recompute = cut.recompute,
                             .tied = ends || cut.lost == begin + l});
     }

@@ -81,6 +81,18 @@ TEST_CASE("tied_parameters_stay_equal_and_count_once") {
   }
 }
 
+// Nothing that the first stage waits for may wait for the sum of the tied gradients, which the last one has much
+// earlier.
+TEST_CASE("tied_stages_train_with_one_micro_batch") {
+  const Trained expected = trained({.shape = {1, 2}, .layers = 10, .tied = true}, 1);
+  for (const Strategy strategy : {Strategy::fsdp, Strategy::zero2, Strategy::ddp}) {
+    const Trained parted = trained({.shape = {2, 1}, .layers = 10, .strategy = strategy, .tied = true}, 2);
+    for (std::size_t step = 0; step < parted.norms.size(); ++step)
+      CHECK(parted.losses[step] == doctest::Approx(expected.losses[step]).epsilon(1e-5));
+    for (std::size_t i = 0; i < size; ++i) CHECK(parted.weights[i] == parted.weights[9 * size + i]);
+  }
+}
+
 // The sum is an operation of the plan, in its staging; who looks at gradients sees what both units are updated by.
 TEST_CASE("hooks_see_the_sum_of_tied_gradients") {
   launch({.ranks = 6}, [](World& world) {
@@ -202,6 +214,7 @@ TEST_CASE("what_is_no_pipeline_is_refused") {
         {.own = plan::Schedule{{{forward, 0}, {backward, 0}}, {{forward, 0}}}, .shape = {2, 1}});
   check("unit layer0 recomputes its latest forward call, and stage 0 has up to 2", {.recompute = true});
   check("unit layer1 is tied: a unit of the last stage may be", {.shape = {3, 3}, .layers = 3, .lost = 1});
+  check("roles stage 0 and stage 1 have a unit layer0 each", {.shape = {2, 2}, .layers = 2, .same_names = true});
   check("unit layer2 is tied: a unit of the last stage may be", {.shape = {3, 3}, .layers = 3, .lost = 2});
   // Each stage sends ahead of the other as far as buffers go, and then nobody can.
   plan::Schedule ahead(2);

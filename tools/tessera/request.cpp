@@ -495,7 +495,7 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
   if (!has_stages) return;
   refuse_with(line, "stages along pipeline",
               {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw",
-               "--time"});
+               "--time", "--machine"});
   if (setting.options.mesh->size(tessera::Axis::tensor) > 1)
     throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
 }
