@@ -221,7 +221,7 @@ OpenWindow::View OpenWindow::contribution(const Collective& collective, std::opt
   if (is_message(spec.kind)) return {message(index), spec.elements};
   const Collective* const other = current_->on_its_way;
   if (other != nullptr && !(spec.overlaps && plan::buffer_of(plan_, spec_of(*other)) != plan::buffer_of(plan_, spec)))
-    require_none_on_its_way(collective.name() + " is written");
+    require_none_on_its_way(collective.name(), " is written");
   return {memory_.address(plan::brought(plan_, spec)),
           spec.elements * spec.parts(plan_.mesh.size(plan_.group_of(spec)))};
 }
@@ -235,15 +235,15 @@ const plan::CollectiveSpec& OpenWindow::spec_of(const Collective& collective) co
   return plan_.units[current_->use.unit].collectives[unit().index_of(collective)];
 }
 
-void OpenWindow::require_none_on_its_way(std::string_view what) const {
+void OpenWindow::require_none_on_its_way(std::string_view name, std::string_view happens) const {
   if (current_->on_its_way == nullptr) return;
-  throw UsageError(fmt::format("{}: its collective {} has begun, and was not collected before {}", describe(),
-                               current_->on_its_way->name(), what));
+  throw UsageError(fmt::format("{}: its collective {} has begun, and was not collected before {}{}", describe(),
+                               current_->on_its_way->name(), name, happens));
 }
 
 void OpenWindow::begin_collective(const Collective& collective) {
   require_next(collective);
-  require_none_on_its_way(collective.name() + " begins");
+  require_none_on_its_way(collective.name(), " begins");
   ++current_->collectives_done;
   current_->on_its_way = &collective;
 }
@@ -284,7 +284,7 @@ std::byte* OpenWindow::message(std::size_t collective) {
 }
 
 void OpenWindow::require_collectives_done() const {
-  require_none_on_its_way("it closes");
+  require_none_on_its_way("it", " closes");
   const Collective* const next = next_collective();
   if (next == nullptr) return;
   throw UsageError(

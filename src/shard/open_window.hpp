@@ -143,7 +143,8 @@ class OpenWindow final : public WindowView {
   void fork(Joined& joined);
   void require_alive(const Joined& joined) const;
   void require_next(const Collective& collective) const;
-  void require_none_on_its_way(std::string_view what) const;
+  // Nothing is allocated where that is so.
+  void require_none_on_its_way(std::string_view name, std::string_view happens) const;
   const plan::CollectiveSpec& spec_of(const Collective& collective) const;
   std::byte* message(std::size_t collective);  // where this window has it
   bool trains_unit() const { return plan_.trains(current_->use.unit, current_->program); }
