@@ -267,7 +267,12 @@ TEST_CASE("gradients_of_tied_units_are_summed_once_in_both_roles") {
       [&](Plan& plan, EventPoint point) { at(plan, point).group = {}; },
       [](Plan& plan, EventPoint point) { plan.units[plan.at(point).unit].name = "another"; },
       [](Plan& plan, EventPoint point) {  // before the unit's own sum
-        move_up(plan, point.segment, point.operation, previous_on_stream(plan, point.segment, point.operation));
+        const std::size_t unit = plan.at(point).unit;
+        std::size_t own = point.operation;
+        do {
+          own = previous_on_stream(plan, point.segment, own);
+        } while (plan.segments[point.segment].operations.at(own).unit != unit);
+        move_up(plan, point.segment, point.operation, own);
       }};
   for (const std::size_t stages : {std::size_t{2}, std::size_t{3}}) {
     const std::vector<RankRole> roles = tied_stages(stages, {1, 2});
@@ -285,6 +290,11 @@ TEST_CASE("gradients_of_tied_units_are_summed_once_in_both_roles") {
         }
       }
     }
+    // The two of one role by turns, which the other role's wait for.
+    std::vector<RankRole> swapped = roles;
+    const std::vector<EventPoint> sums = sums_of_tied(roles.front().plan);
+    move_up(swapped.front().plan, sums[1].segment, sums[1].operation, sums[0].operation);
+    CHECK(is_refused(swapped));
     // They take time, of both roles alike.
     const auto step = [&](double seconds) {
       const Durations durations{.on_stream = [&](const Operation& operation) {
