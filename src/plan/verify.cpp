@@ -423,6 +423,26 @@ void require_neighbours(std::span<const RankRole> roles, std::size_t role) {
   }
 }
 
+// A unit that is in two roles is tied in the last one, and counts in the norm and stands in files in the first.
+void require_pairs(std::span<const RankRole> roles) {
+  const auto has = [](const RankRole& role, const std::string& name, bool UnitSpec::*side) {
+    return std::any_of(role.plan.units.begin(), role.plan.units.end(),
+                       [&](const UnitSpec& unit) { return unit.name == name && unit.*side; });
+  };
+  for (const RankRole& role : roles) {
+    for (const UnitSpec& unit : role.plan.units) {
+      if (!unit.is_of_two_roles()) continue;
+      const RankRole& place = unit.tied ? roles.back() : roles.front();
+      const RankRole& other = unit.tied ? roles.front() : roles.back();
+      const bool is_pair = &role == &place && &role != &other && unit.tied != unit.is_tied_to &&
+                           has(other, unit.name, unit.tied ? &UnitSpec::is_tied_to : &UnitSpec::tied);
+      if (is_pair) continue;
+      throw UsageError(fmt::format("unit {} of role {} is of two roles, and the other half of it is not in role {}",
+                                   unit.name, role.name, other.name));
+    }
+  }
+}
+
 }  // namespace
 
 Verification verify(std::span<const RankRole> roles) {
@@ -439,6 +459,7 @@ Verification verify(std::span<const RankRole> roles) {
                       role.plan.mesh.text(), roles.front().name, roles.front().plan.mesh.text()));
     require_neighbours(roles, static_cast<std::size_t>(&role - roles.data()));
   }
+  require_pairs(roles);
   return Explorer(roles).run();
 }
 

@@ -305,6 +305,15 @@ TEST_CASE("gradients_of_tied_units_are_summed_once_in_both_roles") {
     CHECK(step(3) == doctest::Approx(6));
   }
   CHECK(sums_of_tied(tied_stages(3, {1})[1].plan).empty());
+  // Twice in the norm, or in none.
+  for (const bool tied : {false, true}) {
+    std::vector<RankRole> roles = tied_stages(3, {1});
+    for (RankRole* const role : {&roles.front(), &roles.back()}) {
+      role->plan.units[1].tied = tied;
+      role->plan.units[1].is_tied_to = !tied;
+    }
+    CHECK_THROWS_WITH_AS(verify(roles), doctest::Contains("is of two roles, and the other half"), UsageError);
+  }
 }
 
 struct Scheduled {
