@@ -407,9 +407,9 @@ void require_different_names(std::span<const plan::CompileInput> inputs, std::sp
   std::map<std::string, std::size_t> role_of_unit;
   for (std::size_t role = 0; role < inputs.size(); ++role) {
     for (const plan::UnitSpec& unit : inputs[role].units) {
-      if (unit.tied) continue;
+      if (unit.tied || (unit.parameters.empty() && unit.buffers.empty())) continue;
       const auto [found, is_new] = role_of_unit.emplace(unit.name, role);
-      if (is_new || unit.parameters.empty()) continue;
+      if (is_new) continue;
       throw UsageError(fmt::format(
           "roles {} and {} have a unit {} each: in files names are those of all roles, so give each its own, or tie "
           "them (UnitOptions::tied)",
@@ -424,7 +424,7 @@ std::size_t role_of(ModelState& model, std::size_t roles) {
   const std::optional<plan::MeshShape>& mesh = model.options.mesh;
   if (!mesh || mesh->size(Axis::pipeline) != roles || mesh->size() != ranks) {
     throw UsageError(
-        fmt::format("finalize_roles(): {} roles of {} ranks need FullyShardOptions::mesh with {} places along pipeline "
+        fmt::format("{} roles of {} ranks need FullyShardOptions::mesh with {} places along pipeline "
                     "and as many ranks, and it is {}",
                     roles, ranks, roles, mesh ? mesh->text() : "not set"));
   }
