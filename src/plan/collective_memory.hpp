@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "tessera/plan/plan.hpp"
+#include "tessera/plan/roles.hpp"
 
 namespace tessera::plan {
 
@@ -20,5 +22,8 @@ Bytes gather_staging(std::size_t ranks);
 Bytes reduce_staging(const Plan& plan);
 // The same for the largest sum in a window; what gathering takes where there is none.
 Bytes window_staging(const Plan& plan);
+// So much of reduce_staging both the first role and the last have: sums of their tied units go in rounds of it, as many
+// on either side. 0 where there is no staging.
+Bytes tied_staging(std::span<const RankRole> roles);
 
 }  // namespace tessera::plan

@@ -160,6 +160,13 @@ Bytes reduce_staging(const Plan& plan) {
   return std::max(most, gather_staging(std::max(plan.options.ranks, plan.roles())));
 }
 
+Bytes tied_staging(std::span<const RankRole> roles) {
+  const auto of = [](const Plan& plan) {
+    return plan.reduce_staging == no_buffer ? Bytes(0) : plan.buffers[plan.reduce_staging].size;
+  };
+  return std::min(of(roles.front().plan), of(roles.back().plan));
+}
+
 Bytes window_staging(const Plan& plan) {
   Bytes most;
   for (const UnitSpec& unit : plan.units) {

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "device/cuda/cuda_queue.hpp"
+#include "plan/collective_memory.hpp"
 #include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
@@ -160,8 +161,10 @@ void Operations::make_communicators(World& world) {
     communicators_[key.first][key.second] = world.make_communicator(kind.name, use);
   }
   if (has_tied) {
-    tied_ = world.make_communicator("tied units", {.staging = memory_.bytes(plan_.reduce_staging),
-                                                   .group = mesh.pairs_of(to_string(Axis::pipeline), 2)});
+    const std::span<std::byte> staging = memory_.bytes(plan_.reduce_staging);
+    const std::size_t both = std::min<std::size_t>(staging.size(), plan::tied_staging(roles_).count());
+    tied_ = world.make_communicator(
+        "tied units", {.staging = staging.first(both), .group = mesh.pairs_of(to_string(Axis::pipeline), 2)});
   }
   for (int from = 0; from < 3; ++from) {
     if (!messages[static_cast<std::size_t>(from)]) continue;

@@ -3,12 +3,16 @@
 
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "matrix.hpp"
+#include "plan/collective_memory.hpp"
 #include "tessera/plan/verify.hpp"
 
 namespace tessera::plan {
@@ -354,6 +358,26 @@ TEST_CASE("staging_of_collectives_holds_the_largest_reduction_up_to_64_mib") {
   const Model large{"one large unit", {unit_of("a", {100u << 20})}, Program::chain(1)};
   CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::parts), "reduce staging") == 64u << 20);
   CHECK(buffer_of(plan_of(large, 2, fp32_precision, CollectiveStaging::results), "reduce staging") == 200u << 20);
+}
+
+// Rounds of such a sum are as large as its staging, and the other role has another largest unit.
+TEST_CASE("sums_of_tied_units_have_as_much_staging_in_both_roles") {
+  std::vector<RankRole> roles;
+  for (const std::size_t role : {0u, 1u}) {
+    Model model{"tied", {unit_of("a", {12u << 20}), unit_of("b", {role == 0 ? 100u << 20 : 1})}, Program::chain(2)};
+    model.units[0].is_tied_to = role == 0;
+    model.units[0].tied = role == 1;
+    roles.push_back(
+        {fmt::format("{}", role), compile(input_of(model, {.mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}},
+                                                           .role = role,
+                                                           .role_units = 2,
+                                                           .collective_staging = CollectiveStaging::results}))});
+  }
+  CHECK(buffer_of(roles[0].plan, "reduce staging") == 200u << 20);
+  CHECK(buffer_of(roles[1].plan, "reduce staging") == 48u << 20);
+  CHECK(tied_staging(roles) == Bytes(48u << 20));
+  std::swap(roles[0], roles[1]);
+  CHECK(tied_staging(roles) == Bytes(48u << 20));
 }
 
 // Where its optimizer would read at places in step with each other, banks of memory would serve one after the other.
