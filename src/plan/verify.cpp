@@ -13,6 +13,7 @@
 #include "base/hash.hpp"
 #include "plan/abstract_rank.hpp"
 #include "plan/verify_layout.hpp"
+#include "plan/verify_roles.hpp"
 #include "plan/verify_sums.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/draw.hpp"
@@ -51,14 +52,15 @@ class Explorer {
  public:
   Explorer(const Plan& plan, const Plan& deviating, Sequences sequences)
       : plan_(plan), deviating_(deviating), sequences_(sequences) {}
-  explicit Explorer(std::span<const RankRole> roles)
-      : plan_(roles.front().plan), deviating_(plan_), sequences_(Sequences::of_two_steps), roles_(roles) {}
+  Explorer(std::span<const RankRole> roles, const Plan& plan, const Plan& deviating)
+      : plan_(plan), deviating_(deviating), sequences_(Sequences::of_two_steps), roles_(roles) {}
 
   Verification run() {
     check_alone(plan_);
     if (&plan_ != &deviating_) check_alone(deviating_);
     bool same = same_segments(deviating_);
-    for (const RankRole& role : roles_.subspan(std::min<std::size_t>(1, roles_.size()))) {
+    for (const RankRole& role : roles_) {
+      if (&role.plan == &plan_) continue;
       check_alone(role.plan);
       same = same_segments(role.plan) && same;
     }
@@ -136,15 +138,15 @@ class Explorer {
 
   void explore() {
     Parties start;
-    if (roles_.empty()) {
-      const std::vector<Coordinates> places = corners(plan_);
+    const auto add = [&](const Plan& plan, std::size_t role) {
+      const std::vector<Coordinates> places = corners(plan);
       for (std::size_t party = 0; party < places.size(); ++party) {
-        start.emplace_back(party + 1 < places.size() ? plan_ : deviating_, places[party], 0);
+        const bool deviates = &plan == &plan_ && party + 1 == places.size();
+        start.emplace_back(deviates ? deviating_ : plan, places[party], role);
       }
-    }
-    for (std::size_t role = 0; role < roles_.size(); ++role) {
-      for (const Coordinates& place : corners(roles_[role].plan)) start.emplace_back(roles_[role].plan, place, role);
-    }
+    };
+    if (roles_.empty()) add(plan_, 0);
+    for (std::size_t role = 0; role < roles_.size(); ++role) add(roles_[role].plan, role);
     sequences_ == Sequences::all ? explore_all(std::move(start)) : go_on({.segment = 0}, std::move(start));
   }
 
@@ -310,7 +312,7 @@ class Explorer {
       const CollectiveSpec &here = message_of(party, mine), &there = message_of(other, theirs);
       const bool fits = neighbour(other.role(), roles_.size(), theirs) == party.role() &&
                         mine.collective_kind != theirs.collective_kind && last_name(here) == last_name(there) &&
-                        here.bytes() == there.bytes() && here.type == there.type;
+                        here.bytes() == there.bytes() && here.type == there.type && mine.wire == theirs.wire;
       if (!fits) return false;
       party.complete(party.head(stream), reporter());
       other.complete(index, reporter());
@@ -460,7 +462,11 @@ Verification verify(std::span<const RankRole> roles) {
     require_neighbours(roles, static_cast<std::size_t>(&role - roles.data()));
   }
   require_pairs(roles);
-  return Explorer(roles).run();
+  return Explorer(roles, roles.front().plan, roles.front().plan).run();
+}
+
+Verification verify(std::span<const RankRole> roles, std::size_t role, const Plan& deviating) {
+  return Explorer(roles, roles[role].plan, deviating).run();
 }
 
 std::uint64_t hash(std::span<const RankRole> roles) {

@@ -542,6 +542,13 @@ void check_collectives(const Plan& plan, std::size_t segment, const Report& repo
       const std::size_t read_by = index + (operation.stream == StreamId::overlap ? 2 : 1);
       if (!has(index - 1, 0, AccessMode::write) || !has(read_by, 1, AccessMode::read))
         object("its window does not write what it brings, or does not read what comes of it");
+      const auto place = [&](std::size_t at) {
+        return operations[at].accesses.empty() ? no_buffer : operations[at].accesses.front().range.buffer;
+      };
+      const bool beside =
+          operation.stream == StreamId::overlap && is_collective(3, true) && place(index - 3) != place(index);
+      if (beside && !has(index - 2, 0, AccessMode::write))
+        object("its window may write what it brings beside the one before it, and does not say so");
       continue;
     }
     const bool goes_on = is_collective(1, false) || is_collective(2, true);

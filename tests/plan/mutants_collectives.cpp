@@ -201,6 +201,32 @@ void another_group(const Plan& plan, const MutantSink& sink) {
   }
 }
 
+// A stretch of a window does not say that it writes what a collective brings. A rank alone has none, and reads it where
+// it wrote it.
+void undeclared_contribution(const Plan& plan, const MutantSink& sink) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+      const Operation& operation = plan.segments[s].operations[o];
+      for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
+        const Access& access = operation.accesses[a];
+        const bool brings = access.role == Role::collected && access.mode == AccessMode::write;
+        if (operation.kind != OperationKind::window || !brings) continue;
+        const auto& all_here = plan.segments[s].operations;
+        if (std::none_of(all_here.begin(), all_here.end(), [&](const Operation& other) {
+              return other.kind == OperationKind::collective && other.accesses.front().range == access.range;
+            })) {
+          sink.exclude();
+          continue;
+        }
+        Plan mutant = plan;
+        auto& all = mutant.segments[s].operations[o].accesses;
+        all.erase(all.begin() + static_cast<std::ptrdiff_t>(a));
+        sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+      }
+    }
+  }
+}
+
 // Counts as if the elements were half as wide.
 void another_width(const Plan& plan, const MutantSink& sink) {
   at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
@@ -225,6 +251,7 @@ std::vector<MutantClass> collective_mutants() {
           {"another wire type on one rank", true, another_wire_type},
           {"a window's collective of another kind on one rank", true, another_kind},
           {"a window's collective of another kind", false, another_kind},
+          {"a window's contribution that it does not declare", false, undeclared_contribution},
           {"another divisor", false, another_divisor},
           {"a sum begins elsewhere", false, another_beginning},
           {"a sum in another order", false, another_order},
