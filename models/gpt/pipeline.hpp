@@ -1,9 +1,11 @@
 // A GPT as parts of a pipeline: the embedding and the first blocks, blocks, and the last ones with the norm and the
-// output head, whose token table is tied to the embedding's.
+// output head, whose token table is tied to the embedding's. Ranks along Axis::tensor have slices of them all, and pass
+// their own rows on.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "models/gpt/model.hpp"
@@ -36,9 +38,11 @@ class GptPart final : public tessera::PipelinePart {
   GptPart(const GptShape& shape, std::size_t begin, std::size_t end, std::size_t batch, tessera::DeviceKind device);
 
   void bring(const std::vector<GptMicroBatch>& micro_batches) { micro_batches_ = micro_batches; }
-  static std::size_t passed_elements(const GptShape& shape, std::size_t batch) { return batch * shape.seq * shape.dim; }
+  static std::size_t passed_elements(const GptShape& shape, std::size_t batch);
 
   void add_to(tessera::FullyShard& model) override { add_units(model); }
+  std::vector<tessera::UnitWindow> windows(tessera::plan::WindowKind kind,
+                                           std::span<const tessera::Unit* const> units) const override;
   tessera::Bytes activations() const override { return activations_; }
   void forward(tessera::FullyShard& model, const tessera::PartMemory& memory) override;
   void backward(tessera::FullyShard& model, const tessera::PartMemory& memory) override;
@@ -47,22 +51,27 @@ class GptPart final : public tessera::PipelinePart {
  private:
   bool is_first() const { return begin_ == 0; }
   bool is_last() const { return end_ == shape_.layers; }
+  LossUnit* loss() const { return is_last() ? embedding_->loss() : nullptr; }
   template <typename Model>
   void add_units(Model& model);
   tessera::nn::ActivationStack& take_place(const tessera::PartMemory& memory, bool begins);
-  tessera::nn::MatrixView<T> matrix(std::span<const std::byte> memory) const;
+  tessera::nn::MatrixView<T> matrix(std::span<const std::byte> memory) const;  // of this rank's rows
+  tessera::nn::SequenceBatch sequences(const tessera::PartMemory& memory, tessera::plan::WindowKind kind) const;
   // The passes, for a FullyShard and for one that only counts.
   template <typename Model>
   void forward_pass(Model& model, tessera::plan::WindowKind kind, const tessera::PartMemory& memory,
                     tessera::nn::ActivationStack& stack);
   template <typename Model>
-  void backward_pass(Model& model, const tessera::PartMemory& memory, tessera::nn::ActivationStack& stack);
+  tessera::nn::MatrixView<T> backward_pass(Model& model, const tessera::PartMemory& memory,
+                                           tessera::nn::MatrixView<T> gradient, tessera::nn::ActivationStack& stack);
   tessera::Bytes count();
 
   GptShape shape_;
+  tessera::nn::Slices slices_;
   std::size_t begin_, end_, rows_;
   tessera::DeviceKind device_;
   std::unique_ptr<EmbeddingUnit<T>> embedding_;         // of the first part and the last
+  std::unique_ptr<SpreadUnit<T>> spread_;               // of the first part, where ranks have slices
   std::vector<std::unique_ptr<HiddenUnit<T>>> hidden_;  // blocks, and the norm
   std::vector<tessera::nn::ActivationStack> stacks_;    // by place
   std::vector<GptMicroBatch> micro_batches_;

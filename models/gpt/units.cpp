@@ -150,7 +150,7 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
   explicit EmbeddingUnitIn(const GptShape& shape)
       : embedding_(
             {.vocabulary = shape.vocabulary, .context = shape.seq, .dim = shape.dim, .slices = slices_of(shape)}) {
-    if (shape.slices > 1) loss_.emplace(shape, saved_loss_);
+    if (shape.slices > 1) loss_.emplace(shape, *this);
   }
 
   void visit(tessera::ModuleVisitor& visitor) override { embedding_.visit(visitor); }
@@ -206,17 +206,16 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
 
   class Loss final : public LossUnit {
    public:
-    Loss(const GptShape& shape, const std::vector<SavedLoss>& head)
-        : loss_(slices_of(shape), shape.vocabulary), head_(head) {}
+    Loss(const GptShape& shape, EmbeddingUnitIn& head) : loss_(slices_of(shape), shape.vocabulary), head_(head) {}
     void visit(tessera::ModuleVisitor& visitor) override { loss_.visit(visitor); }
-    void forward(Window& window) override { loss_.forward(window, head_.front()); }
+    void forward(Window& window) override { loss_.forward(window, head_.here(head_.saved_loss_)); }
     void forward(Window& window, MatrixView<const float> mine, MatrixView<float> logits) override {
       loss_.forward(window, mine, logits);
     }
 
    private:
     nn::SlicedLoss<P> loss_;
-    const std::vector<SavedLoss>& head_;
+    EmbeddingUnitIn& head_;
   };
 
   nn::Embedding<P> embedding_;

@@ -145,17 +145,20 @@ TEST_CASE("a_rank_looks_at_its_gradient_in_16_bits_while_a_peer_waits_for_it_on_
 
 // Their plans differ, and so do the orders in which they launch.
 TEST_CASE("stages_of_a_pipeline_have_the_weights_of_threads_on_the_cpu") {
-  pipeline::Values expected;
-  launch({.ranks = 4}, [&](World& world) {
-    const pipeline::Values weights = pipeline::Job(world, {}).train().weights;
-    if (world.rank() == 0) expected = weights;
-  });
-  for (const bool over_sockets : {false, true}) {
-    CAPTURE(over_sockets);
-    check_all_well(
-        run_nccl_ranks({.ranks = 4, .faults = {.delay_seed = 5}, .over_sockets = over_sockets}, [&](World& world) {
-          if (pipeline::Job(world, {}).train().weights != expected) throw std::runtime_error("other weights");
-        }));
+  for (const std::size_t slices : {std::size_t{1}, std::size_t{2}}) {
+    const pipeline::Cut cut{.slices = slices};
+    pipeline::Values expected;
+    launch({.ranks = 4}, [&](World& world) {
+      const pipeline::Values weights = pipeline::Job(world, cut).train().weights;
+      if (world.rank() == 0) expected = weights;
+    });
+    for (const bool over_sockets : {false, true}) {
+      CAPTURE(over_sockets);
+      check_all_well(
+          run_nccl_ranks({.ranks = 4, .faults = {.delay_seed = 5}, .over_sockets = over_sockets}, [&](World& world) {
+            if (pipeline::Job(world, cut).train().weights != expected) throw std::runtime_error("other weights");
+          }));
+    }
   }
 }
 

@@ -1,4 +1,5 @@
 // Layers y = tanh(W x), cut into parts that stand on different ranks: a Pipeline passes what goes from one to the next.
+// Ranks along tensor have the same weights, and each brings its part of a sum that is y.
 // Values are computed on the host, whatever the device.
 #pragma once
 
@@ -27,6 +28,7 @@ struct Cut {
   plan::ScheduleShape shape{2, 2};
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   std::size_t layers = 2;
+  std::size_t slices = 1;
   Strategy strategy = Strategy::fsdp;
   std::size_t steps = 4;
   std::size_t buffers = 2;
@@ -40,6 +42,7 @@ struct Cut {
   std::function<void()> at_pass = nullptr;  // called in each of this rank's
   GradientHook hook = nullptr;
 
+  std::size_t ranks(std::size_t data) const { return shape.stages * data * slices; }
   plan::Schedule schedule() const { return own.empty() ? plan::schedule(kind, shape) : own; }
 };
 
@@ -54,17 +57,34 @@ inline Values read(Stream& stream, const void* from, std::size_t count) {
 }
 
 struct Layer final : Module {
-  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void slice(std::size_t count) {
+    slices = static_cast<float>(count);
+    weight.emplace(Shape{width, width}, Initial::normal(0.0f, 0.7f), ParameterOptions{.slice = plan::Slice{}});
+    const CollectiveOptions options{
+        .kind = plan::CollectiveKind::all_reduce, .type = DType::fp32, .evaluate = true, .axes = Axis::tensor};
+    sum.emplace(width, options);
+  }
+  void visit(ModuleVisitor& visitor) override {
+    visitor("weight", *weight);
+    if (sum) visitor("sum", *sum);
+  }
+  Values summed(Window& window, Values parts) {
+    if (!sum) return parts;
+    for (float& part : parts) part /= slices;
+    copy(window.stream(), window.contribution<float>(*sum).data(), parts.data(), width * sizeof(float));
+    return read(window.stream(), window.collect<float>(*sum).first, width);
+  }
 
   Values forward(Window& window, const Values& x) {
-    const Values w = read(window.stream(), window.parameter(weight).data(), size);
+    const Values w = read(window.stream(), window.parameter(*weight).data(), size);
     Values y(width);
     for (std::size_t i = 0; i < size; ++i) y[i / width] += w[i] * x[i % width];
+    y = summed(window, y);
     for (float& each : y) each = std::tanh(each);
     return y;
   }
   Values backward_input(Window& window, const Values& y, const Values& dy) {
-    const Values w = read(window.stream(), window.parameter(weight).data(), size);
+    const Values w = read(window.stream(), window.parameter(*weight).data(), size);
     Values dx(width);
     for (std::size_t i = 0; i < size; ++i) dx[i % width] += dy[i / width] * (1 - y[i / width] * y[i / width]) * w[i];
     return dx;
@@ -72,11 +92,13 @@ struct Layer final : Module {
   Values backward(Window& window, const Values& x, const Values& y, const Values& dy) {
     Values dw(size);
     for (std::size_t i = 0; i < size; ++i) dw[i] = dy[i / width] * (1 - y[i / width] * y[i / width]) * x[i % width];
-    copy(window.stream(), window.gradient(weight).data(), dw.data(), size * sizeof(float));
-    return backward_input(window, y, dy);
+    copy(window.stream(), window.gradient(*weight).data(), dw.data(), size * sizeof(float));
+    return summed(window, backward_input(window, y, dy));
   }
 
-  Parameter weight{Shape{width, width}, Initial::normal(0.0f, 0.7f)};
+  std::optional<Parameter> weight{std::in_place, Shape{width, width}, Initial::normal(0.0f, 0.7f)};
+  std::optional<Collective> sum;
+  float slices = 1;
 };
 
 // Its activations are the output of each layer, and behind them its gradient.
@@ -85,7 +107,10 @@ struct Part final : PipelinePart {
       : cut(its_cut),
         parts(cut.shape.stages * cut.shape.chunks),
         begin(part * cut.layers / parts),
-        layers((part + 1) * cut.layers / parts - begin) {}
+        layers((part + 1) * cut.layers / parts - begin) {
+    for (Layer& each : layers)
+      if (cut.slices > 1) each.slice(cut.slices);
+  }
 
   void add_to(FullyShard& model) override {
     if (cut.hook) model.on_reduced_gradient(cut.hook);
@@ -199,11 +224,12 @@ struct Trained {
 
 struct Job {
   Job(World& its_world, const Cut& its_cut)
-      : world(its_world), cut(its_cut), data(static_cast<std::size_t>(world.size()) / cut.shape.stages) {
+      : world(its_world), cut(its_cut), data(static_cast<std::size_t>(world.size()) / cut.shape.stages / cut.slices) {
     FullyShardOptions options{.strategy = cut.strategy,
                               .checkpointing = Checkpointing::blocking,
                               .diagnostics = {.poison = true, .touch = true}};
-    options.mesh.emplace(plan::MeshShape{{Axis::pipeline, cut.shape.stages}, {Axis::shard, data}});
+    options.mesh.emplace(
+        plan::MeshShape{{Axis::pipeline, cut.shape.stages}, {Axis::shard, data}, {Axis::tensor, cut.slices}});
     std::vector<std::unique_ptr<PipelinePart>> parts;
     for (std::size_t part = 0; part < cut.shape.stages * cut.shape.chunks; ++part)
       parts.push_back(std::make_unique<Part>(cut, part));
@@ -223,7 +249,8 @@ struct Job {
   std::size_t parts() const { return cut.shape.stages * cut.shape.chunks; }
 
   void bring(std::size_t step) {
-    const std::size_t count = cut.shape.micro_batches, first = static_cast<std::size_t>(world.rank()) % data * count;
+    const std::size_t count = cut.shape.micro_batches,
+                      first = static_cast<std::size_t>(world.rank()) / cut.slices % data * count;
     for (std::size_t p = 0; p < parts(); ++p) {
       part(p).loss = 0;
       part(p).samples.assign(count, Values(width));
@@ -254,9 +281,10 @@ struct Job {
     Values own(size * cut.layers);
     result.weights.resize(own.size());
     FullyShard& model = pipeline->model();
-    for (std::size_t p = 0; p < parts(); ++p) {
+    const bool counts = static_cast<std::size_t>(world.rank()) % cut.slices == 0;
+    for (std::size_t p = 0; counts && p < parts(); ++p) {
       for (std::size_t l = 0; l < part(p).layers.size(); ++l) {
-        const Parameter& weight = part(p).layers[l].weight;
+        const Parameter& weight = *part(p).layers[l].weight;
         for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
           for (const ParameterPiece& piece : model.pieces(model.unit(unit)))
             if (piece.parameter == &weight)

@@ -1,7 +1,7 @@
 // The stages of a pipeline on ranks of any kind: rank 0 prints the bits of all weights, unless a rank does something
 // else instead of its third pass.
 //
-// usage: pipeline_ranks STAGES [throw|sleep|kill|stop RANK]
+// usage: pipeline_ranks STAGES SLICES [throw|sleep|kill|stop RANK]
 #include <signal.h>
 
 #include <bit>
@@ -30,10 +30,10 @@ void misbehave(const World& world, const std::string& what) {
 int main(int argc, char** argv) {
   return run(argc, argv, [](World& world, Arguments rest) {
     const std::size_t stages = std::stoul(rest[0]);
-    pipeline::Cut cut{.shape = {stages, 4}, .layers = stages};
-    if (rest.size() > 1 && std::stoi(rest[2]) == world.rank()) {
+    pipeline::Cut cut{.shape = {stages, 4}, .layers = stages, .slices = std::stoul(rest[1])};
+    if (rest.size() > 2 && std::stoi(rest[3]) == world.rank()) {
       cut.at_pass = [&, passes = 0]() mutable {
-        if (++passes == 3) misbehave(world, rest[1]);
+        if (++passes == 3) misbehave(world, rest[2]);
       };
     }
     for (const float weight : pipeline::Job(world, cut).train().weights) {

@@ -22,6 +22,8 @@ STALLED = [r'waited up to 2 s in broadcast "d?x\d" \(communicator (for|back)ward
            r'for rank \d, which did not come']
 DEAD = [r'process of rank 2 has ended while rank 1 waited in broadcast "d?x2"']
 KILLED_BY_MPIRUN = [r"rank 2 with PID.* signal 9"]  # mpirun may be quicker than the other ranks
+# Rank 3 of three stages of two slices each dies: the other slice waits for a sum, the others of its place for messages.
+DEAD_SLICE = [r'process of rank 3 has ended while rank \d waited in (broadcast "d?x\d"|reduce-scatter "layer1\.sum")']
 
 
 def on_threads(ranks, *command):
@@ -46,13 +48,14 @@ def with_mpirun(mpirun):
     return start
 
 
-def check_failure(start, patterns, *command):
-    code, output = start(3, *command, "--timeout", str(DEADLINE))
+def check_failure(start, patterns, program, stages, slices, *what):
+    command = [program, str(stages), str(slices), *what]
+    code, output = start(stages * slices, *command, "--timeout", str(DEADLINE))
     assert code != 0 and any(re.search(each, output) for each in patterns), f"{command}: {code}, none of {patterns} in\n{output}"
 
 
-def weights(start, program):
-    code, output = start(4, program, "2")
+def weights(start, program, slices):
+    code, output = start(4, program, "2", slices)
     assert code == 0, output
     found = re.findall(r"^[0-9a-f]{8}$", output, re.MULTILINE)
     assert len(found) == 50, output
@@ -60,13 +63,15 @@ def weights(start, program):
 
 
 def main(program, *mpirun):
-    expected = weights(on_threads, program)
-    check_failure(on_threads, STALLED, program, "3", "sleep", "0")
-    check_failure(on_threads, ["rank 2: train.bin: empty"], program, "3", "throw", "2")
+    expected = {slices: weights(on_threads, program, slices) for slices in ["1", "2"]}
+    check_failure(on_threads, STALLED, program, 3, 1, "sleep", "0")
+    check_failure(on_threads, ["rank 2: train.bin: empty"], program, 3, 1, "throw", "2")
+    check_failure(on_threads, ["rank 3: train.bin: empty"], program, 3, 2, "throw", "3")
     for start, dead in [(on_processes, DEAD), *((with_mpirun(each), DEAD + KILLED_BY_MPIRUN) for each in mpirun)]:
-        assert weights(start, program) == expected, "other weights than on threads"
-        check_failure(start, STALLED, program, "3", "stop", "0")
-        check_failure(start, dead, program, "3", "kill", "2")
+        assert all(weights(start, program, slices) == expected[slices] for slices in expected), "other weights than on threads"
+        check_failure(start, STALLED, program, 3, 1, "stop", "0")
+        check_failure(start, dead, program, 3, 1, "kill", "2")
+    check_failure(on_processes, DEAD_SLICE, program, 3, 2, "kill", "3")
 
 
 if __name__ == "__main__":

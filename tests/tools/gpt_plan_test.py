@@ -29,7 +29,8 @@ CASES = [(1, SHAPE, []), (3, SHAPE, ["--precision", "bf16", "--batch", 5]),
          (4, SHAPE, ["--replicas", 4, "--strategy", "zero2"]), (6, SHAPE, ["--mesh", "shard=2,tensor=3", "--batch", 2]),
          (3, SHAPE, ["--mesh", "tensor=3", "--precision", "bf16", "--activation-checkpointing", "yes"]), (1, PRESET, ["--batch", 2]),
          (4, SHAPE, ["--mesh", "pipeline=2,shard=2", "--batch", 2]),
-         (2, SHAPE, ["--mesh", "pipeline=2", "--precision", "bf16", "--schedule", "gpipe"])]
+         (2, SHAPE, ["--mesh", "pipeline=2", "--precision", "bf16", "--schedule", "gpipe"]),
+         (6, SHAPE, ["--mesh", "pipeline=2,tensor=3", "--precision", "bf16"])]
 
 
 def planned(tool, ranks, model, options):
@@ -88,9 +89,9 @@ def check_rehearsals(tool, program, folder):
         assert abs(found / took - 1) < 0.08, f"{strategy}, prefetch {prefetch}: predicted and rehearsed, each time: {seen}"
 
 
-def check_stages(tool, program, folder):
+def check_stages(tool, program, folder, axes, ranks_of_stage, rows):
     """What a rank of each stage holds and sends, and how long it stands still, foretold and traced."""
-    model, mesh = [*SHAPE, "--batch", 2], ["--mesh", "pipeline=2,shard=2"]
+    model, mesh = [*SHAPE, "--batch", 2], ["--mesh", f"pipeline=2,{axes}"]
     found = plan_runs.plan(tool, *model, *mesh, "--micro-batches", 4)
     metrics, trace = pathlib.Path(folder) / "metrics.jsonl", pathlib.Path(folder) / "stages.json"
     command = [program, *model, *mesh, "--accumulate", 4, "--threads", 1, "--steps", 5, "--sample", 0, "--quiet", "--metrics",
@@ -99,19 +100,23 @@ def check_stages(tool, program, folder):
     assert done.returncode == 0, done.stderr
     ranks = json.loads(metrics.read_text().splitlines()[-1])["memory"]["ranks"]
     for rank, categories in enumerate(ranks):
-        planned = found["stages"][rank // 2]["categories"]
+        planned = found["stages"][rank // ranks_of_stage]["categories"]
         assert all(both["planned"] == planned[name] for name, both in categories["categories"].items()), (rank, planned)
     assert abs(found["bubble"] - 1 / 5) < 1e-9 and found["verified"]["sound"], found
     sent = [stage["traffic"]["collectives"]["messages to other stages"] for stage in found["stages"]]
-    assert [each["moved"] for each in sent] == [4 * 2 * 11 * 24 * 4] * 2, sent
+    assert [each["moved"] for each in sent] == [4 * rows * 24 * 4] * 2, sent
     assert "sum of tied gradients along pipeline" in found["stages"][0]["traffic"]["collectives"], found["stages"][0]["traffic"]
     done = subprocess.run([tool, "trace", "summary", trace, "--json"], capture_output=True, text=True, timeout=60, check=False)
     summary = json.loads(done.stdout)
-    assert [rank["rank"] for rank in summary["ranks"]] == [0, 1, 2, 3], summary
+    assert [rank["rank"] for rank in summary["ranks"]] == list(range(len(ranks))), summary
     assert all(0 < rank["bubble"] < 1 for rank in summary["ranks"]), summary
     names = lambda rank: {each["args"]["unit"] for each in json.loads(trace.read_text())["traceEvents"]
                           if each["ph"] == "X" and each["pid"] == rank and each["cat"] == "window"}
-    assert "blocks.0" in names(1) and "final" not in names(1) and "final" in names(3) and "blocks.0" not in names(3)
+    of_first, of_last = names(ranks_of_stage - 1), names(len(ranks) - 1)
+    assert "blocks.0" in of_first and "final" not in of_first and "final" in of_last and "blocks.0" not in of_last
+
+
+def check_refused(tool):
     for text, options in [("only a GPT is cut into stages", ["--mlp", "8x8", "--mesh", "pipeline=2"]),
                           ("without effect with stages", [*SHAPE, "--mesh", "pipeline=2", "--compare"]),
                           ("needs --mesh with several places", [*SHAPE, "--schedule", "gpipe"])]:
@@ -128,7 +133,9 @@ def main(tool, program):
         assert hashes[-1] == trained(program, ranks, preset, options), (ranks, model, options)
     assert len(set(hashes)) == len(CASES), "each case is another plan"
     with tempfile.TemporaryDirectory() as folder:
-        check_stages(tool, program, folder)
+        check_stages(tool, program, folder, "shard=2", 2, 2 * 11)
+        check_stages(tool, program, folder, "tensor=3", 3, (2 * 11 + 2) // 3)
+        check_refused(tool)
         check_rehearsals(tool, program, folder)
 
 

@@ -496,8 +496,6 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
   refuse_with(line, "stages along pipeline",
               {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw",
                "--time", "--machine"});
-  if (setting.options.mesh->size(tessera::Axis::tensor) > 1)
-    throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
 }
 
 void require_mesh(const tessera::plan::PlanOptions& options) {

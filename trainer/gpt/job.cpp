@@ -31,7 +31,8 @@ constexpr const char* description =
     "block is a unit of its own; the token table is used twice, as embedding and as output head.";
 
 constexpr const char* footer =
-    "Example: train_gpt --ranks 4 --steps 300 --sample 200\n\n"
+    "Examples: train_gpt --ranks 4 --steps 300 --sample 200\n"
+    "          train_gpt --mesh pipeline=2,shard=2,tensor=2 --accumulate 8 (stages, shards and slices)\n\n"
     "A .bin file is token ids as 16-bit numbers, the low byte first, without a header; any other file is text, each "
     "byte a token. The end of the file, a twentieth of it and at most 131,072 tokens, is held out.\n\n"
     "All strategies give the same bits for the same ranks, micro-batches and --accumulate-mode; with --granules any "
@@ -98,8 +99,6 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
   }
   if (options.sample.value_or(0) > 0)
     throw OptionError("--sample is not possible with a pipeline, whose stages write no text: leave it out");
-  if (options.run.mesh->size(tessera::Axis::tensor) > 1)
-    throw OptionError("--mesh: stages along pipeline have no slices along tensor yet: take one of the two");
   options.sample = 0;
 }
 
@@ -212,6 +211,17 @@ GptShape shape_of(const GptOptions& options, const TokenData& data) {
           .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
           .batch = options.run.batch};
 }
+
+}  // namespace
+
+GptShape shape_on(const tessera::World& world, const Job& job) {
+  const tessera::plan::MeshShape mesh = job.options.run.mesh_of_job();
+  GptShape shape = job.shape;
+  shape.slice = mesh.place_of(static_cast<std::size_t>(world.rank()))[static_cast<std::size_t>(tessera::Axis::tensor)];
+  return shape;
+}
+
+namespace {
 
 void require_slices(const GptShape& shape) {
   if (shape.heads % shape.slices != 0) {

@@ -78,6 +78,9 @@ struct Job {
 // Throws OptionError, DataError or MemoryError for what cannot run.
 Job make_job(const GptOptions& options);
 
+// The shape of a rank's slices.
+GptShape shape_on(const tessera::World& world, const Job& job);
+
 // Memory of batches that are loaded ahead.
 tessera::Bytes batch_bytes(const Job& job);
 

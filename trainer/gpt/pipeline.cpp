@@ -31,7 +31,7 @@ class GptStages final : public Training {
         world_(world),
         slice_(job.data.parts.held_out.size(), world, job.options.run),
         sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)),
-        stages_(world, job.sharding, job.shape,
+        stages_(world, job.sharding, shape_on(world, job),
                 {.batch = job.options.run.batch, .kind = job.options.schedule.kind, .shape = schedule_shape()}) {}
 
   tessera::FullyShard& model() override { return stages_.pipeline->model(); }

@@ -163,13 +163,6 @@ using tessera::TokenBatch;
 
 constexpr std::size_t short_sample = 80;  // bytes, with an evaluation
 
-GptShape shape_on(const tessera::World& world, const Job& job) {
-  const tessera::plan::MeshShape mesh = job.options.run.mesh_of_job();
-  GptShape shape = job.shape;
-  shape.slice = mesh.place_of(static_cast<std::size_t>(world.rank()))[static_cast<std::size_t>(tessera::Axis::tensor)];
-  return shape;
-}
-
 template <typename T>
 class GptTraining final : public Training {
  public:
