@@ -18,6 +18,7 @@ REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 # Three slices of the 256 ids and of the 26 rows of a micro-batch are of different size.
 MODEL = ["--layers", 8, "--dim", 24, "--heads", 6, "--seq", 13, "--batch", 2, "--threads", 1, "--lr", 0.01, "--clip", 0.5,
          "--dropout", 0.1, "--seed", 5]
+MODES = ["--test-delays", 5, "--test-poison", "--test-touch", "--test-queue"]
 
 
 def train(program, steps, *options, by=trainer_runs.train):
@@ -56,7 +57,7 @@ def check_mesh(program, mesh, accumulate, steps, measurable):
     one = train(program, steps, "--ranks", 1, "--accumulate", data * accumulate, "--eval-batches", 2 * data)
     common = [*mesh_of(*mesh), "--accumulate", accumulate, "--eval-batches", 2]
     found, activations = set(), {}
-    for schedule in [["gpipe"], ["1f1b"], ["interleaved", "--chunks", 2]]:
+    for schedule in [["gpipe"], ["1f1b"], ["interleaved", "--chunks", 2, *MODES]]:
         # In a selection each schedule has another strategy.
         for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
             runs = train(program, steps, *common, "--strategy", strategy, "--schedule", *schedule)
@@ -110,6 +111,8 @@ def check_checkpoints(program):
             weights = trainer_runs.read_safetensors(f"{there}.weights")
             assert weights == (saved := saved or weights), mesh
             check_near(whole[3:], run(mesh, 4, "--resume", to=mesh)[-1:], 1e-5)
+            if REDUCED and mesh not in [(1, 1, 1), (2, 1, 3)]:
+                continue
             # A step of no learning rate shows what was loaded.
             still = [0 if each == 0.01 else each for each in MODEL]
             loaded = trainer_runs.train(program, folder, *still, *meshes[mesh], "--steps", 1, "--init", f"{folder}/weights")[-1]

@@ -201,12 +201,14 @@ void another_group(const Plan& plan, const MutantSink& sink) {
   }
 }
 
-// A stretch of a window does not say that it writes what a collective brings. A rank alone has none, and reads it where
-// it wrote it.
+// A stretch of a window, which may stand beside another collective, does not say that it writes what a collective
+// brings. A rank alone has none, and reads it where it wrote it.
+template <bool is_beside>
 void undeclared_contribution(const Plan& plan, const MutantSink& sink) {
   for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
+    for (std::size_t o = 1; o < plan.segments[s].operations.size(); ++o) {
       const Operation& operation = plan.segments[s].operations[o];
+      if ((plan.segments[s].operations[o - 1].stream == StreamId::overlap) != is_beside) continue;
       for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
         const Access& access = operation.accesses[a];
         const bool brings = access.role == Role::collected && access.mode == AccessMode::write;
@@ -251,7 +253,8 @@ std::vector<MutantClass> collective_mutants() {
           {"another wire type on one rank", true, another_wire_type},
           {"a window's collective of another kind on one rank", true, another_kind},
           {"a window's collective of another kind", false, another_kind},
-          {"a window's contribution that it does not declare", false, undeclared_contribution},
+          {"a window's contribution that it does not declare", false, undeclared_contribution<false>},
+          {"… beside another collective", false, undeclared_contribution<true>},
           {"another divisor", false, another_divisor},
           {"a sum begins elsewhere", false, another_beginning},
           {"a sum in another order", false, another_order},
