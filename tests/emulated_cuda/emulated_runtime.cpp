@@ -18,6 +18,7 @@
 
 #include "../sanitizers/sanitizers.hpp"
 #include "cuda_runtime.h"
+#include "device/device_backend.hpp"
 #include "fibers.hpp"
 #include "tessera/device/event.hpp"
 #include "tessera/device/stream.hpp"
@@ -187,8 +188,8 @@ tessera::Event mark_of(EmulatedStream* stream) {
   stream->stream.record(reached);
   return reached;
 }
-void await(const tessera::Event& reached) {
-  while (!reached.complete()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+void await(tessera::Event reached) {
+  reached.implementation().wait_on_host(std::chrono::steady_clock::time_point::max());
 }
 
 // All streams of one device.
@@ -208,7 +209,7 @@ class Streams {
       const std::lock_guard lock(mutex_);
       for (EmulatedStream* stream : all_) reached.push_back(mark_of(stream));
     }
-    for (const tessera::Event& each : reached) await(each);
+    for (tessera::Event& each : reached) await(std::move(each));
   }
 
  private:

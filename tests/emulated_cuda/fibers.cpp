@@ -2,7 +2,6 @@
 #include "fibers.hpp"
 
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "../sanitizers/sanitizers.hpp"
+#include "context.hpp"
 
 #if TESSERA_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
@@ -191,12 +191,12 @@ class Fiber {
   std::size_t of_warp = 0;
 
  private:
-  static void enter(unsigned high, unsigned low);
+  static void enter();  // by the fiber that runs
 
   Block& block_;
   Stack stack_;
-  ucontext_t context_{};
-  ucontext_t scheduler_{};
+  Context context_;
+  Context scheduler_;
   void* tsan_scheduler_ = nullptr;
 #if TESSERA_ADDRESS_SANITIZER
   void* asan_ = nullptr;
@@ -268,26 +268,21 @@ class Block {
 
 thread_local Fiber* running = nullptr;
 
-Fiber::Fiber(Block& block) : block_(block), stack_(stacks.take()) {
-  ::getcontext(&context_);
-  context_.uc_stack.ss_sp = stack_.memory;
-  context_.uc_stack.ss_size = stack_bytes;
-  context_.uc_link = nullptr;
-  const auto address = reinterpret_cast<std::uintptr_t>(this);
-  ::makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::enter), 2, static_cast<unsigned>(address >> 32),
-                static_cast<unsigned>(address));
+// The fiber before ended amid its frames, and left AddressSanitizer's notes of them.
+Stack without_notes(const Stack& stack) {
 #if TESSERA_ADDRESS_SANITIZER
-  // The fiber before ended amid its frames, and left their notes. Of a context that names its stack, notes would be
-  // wiped at every switch.
-  __asan_unpoison_memory_region(stack_.memory, stack_bytes);
-  context_.uc_stack = {};
+  __asan_unpoison_memory_region(stack.memory, stack_bytes);
 #endif
+  return stack;
 }
+
+Fiber::Fiber(Block& block)
+    : block_(block), stack_(without_notes(stacks.take())), context_(stack_.memory, stack_bytes, &Fiber::enter) {}
 
 Fiber::~Fiber() { stacks.give_back(stack_); }
 
-void Fiber::enter(unsigned high, unsigned low) {
-  auto& self = *reinterpret_cast<Fiber*>(static_cast<std::uintptr_t>(high) << 32 | low);
+void Fiber::enter() {
+  Fiber& self = *running;
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(nullptr, &self.scheduler_stack_, &self.scheduler_stack_bytes_);
 #endif
@@ -311,7 +306,7 @@ void Fiber::resume() {
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&asan_scheduler_, stack_.memory, stack_bytes);
 #endif
-  ::swapcontext(&scheduler_, &context_);
+  scheduler_.leave_for(context_);
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(asan_scheduler_, nullptr, nullptr);
 #endif
@@ -323,7 +318,7 @@ void Fiber::yield() {
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&asan_, scheduler_stack_, scheduler_stack_bytes_);
 #endif
-  ::swapcontext(&context_, &scheduler_);
+  context_.leave_for(scheduler_);
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(asan_, &scheduler_stack_, &scheduler_stack_bytes_);
 #endif
@@ -334,7 +329,7 @@ void Fiber::finish() {
 #if TESSERA_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(nullptr, scheduler_stack_, scheduler_stack_bytes_);
 #endif
-  ::setcontext(&scheduler_);
+  context_.leave_for(scheduler_);
 }
 
 Block::Block(Grid& grid, uint3 block, std::minstd_rand& random)

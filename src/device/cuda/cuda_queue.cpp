@@ -9,7 +9,7 @@
 namespace tessera::device {
 namespace {
 
-constexpr std::chrono::microseconds poll_interval{20};
+constexpr std::chrono::microseconds least_poll{20}, most_poll{200};
 
 cudaStream_t stream_of(void* native) { return static_cast<cudaStream_t>(native); }
 cudaEvent_t event_of(void* native) { return static_cast<cudaEvent_t>(native); }
@@ -42,11 +42,13 @@ bool CudaMark::complete() const {
   return true;
 }
 
-// Polled, because the runtime's own wait has no deadline.
+// Polled, because the runtime's own wait has no deadline; the less often, the longer it takes.
 bool CudaMark::wait_on_host(std::chrono::steady_clock::time_point deadline) const {
+  const auto begin = std::chrono::steady_clock::now();
   while (!complete()) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(poll_interval);
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) return false;
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>((now - begin) / 16, least_poll, most_poll));
   }
   return true;
 }
