@@ -160,6 +160,7 @@ class Walk {
     const std::size_t end = list.steps() - 1;
     const StepWindow window{end_of_step(end - window_steps - 1, role), end_of_step(end - 1, role), end - window_steps,
                             end};
+    result.begin = window.begin;
     result.window_steps = window_steps;
     result.step_seconds = (window.end - window.begin) / static_cast<double>(window_steps);
     for (std::size_t step = window.first_step; step < end; ++step) {

@@ -78,6 +78,44 @@ class Times(Toy):
         shown = cut["critical_path"]["collective"] / cut["time_by_kind"]["collective"]
         self.assertTrue(0.55 < shown < 0.65, shown)
 
+    def stages(self, mesh, micro_batches, *arguments, **changed):
+        """Stages of two equal blocks each, on a machine without memory to wait for."""
+        path = self.machine(**{"memory": 1e20, "host": {"latency": 0, "bandwidth": 1e20}, **changed})
+        return plan("--layers", 8, "--dim", 256, "--heads", 4, "--seq", 64, "--vocabulary", 8, "--batch", 4, "--mesh", mesh,
+                    "--micro-batches", micro_batches, "--time", "--machine", path, *arguments)
+
+    def test_equal_stages_stand_still_as_their_schedule_says(self):
+        one = plan("--layers", 8, "--dim", 256, "--heads", 4, "--seq", 64, "--vocabulary", 8, "--batch", 4, "--time",
+                   "--machine", self.machine(memory=1e20))["time"]
+        for schedule, stages in [(["gpipe"], 4), (["1f1b"], 4), (["1f1b"], 2), (["interleaved", "--chunks", 2], 4)]:
+            found = self.stages(f"pipeline={stages}", 8, "--schedule", *schedule)
+            for stage in found["time"]["stages"]:
+                self.assertAlmostEqual(stage["bubble"], found["bubble"], delta=0.005, msg=(schedule, stages))
+            ideal = 8 * one["step_seconds"] / stages
+            self.assertAlmostEqual(found["step_seconds"], ideal / (1 - found["bubble"]), delta=0.005 * ideal)
+            self.assertAlmostEqual(found["time"]["model_flops"], 8 * one["model_flops"], delta=1e-9 * one["model_flops"])
+            self.assertAlmostEqual(stages * found["time"]["tokens_per_second_and_rank"] * found["step_seconds"], 8 * 256, delta=1e-6)
+
+    def test_messages_between_stages_take_the_time_of_the_link_between_them(self):
+        message = 4 * 64 * 256 * 4
+        free = self.stages("pipeline=2", 1)["step_seconds"]
+        inside = self.stages("pipeline=2", 1, host={"latency": 0, "bandwidth": 1e9})["step_seconds"]
+        tables = (8 + 64) * 256 * 4  # of ids and of places, whose gradients both ends of the pipeline sum
+        self.assertAlmostEqual(inside - free, (2 * message + tables) / 1e9, delta=1e-6)
+        shard = self.stages("pipeline=2,replicate=4", 1, "--strategy", "ddp", network={"latency": 0, "bandwidth": 1e20})
+        across = self.stages("pipeline=2,replicate=4", 1, "--strategy", "ddp", network={"latency": 0, "bandwidth": 2e9})
+        slower = 4 * (2 * message + tables / 4) / 2e9  # four ranks of a host share its way out
+        self.assertAlmostEqual(across["step_seconds"] - shard["step_seconds"], slower, delta=1e-6)
+
+    def test_the_timeline_of_stages_has_the_bubbles_that_are_told(self):
+        path = self.folder / "stages.json"
+        found = self.stages("shard=2,pipeline=4", 8, "--trace", path, network={"latency": 0, "bandwidth": 1e20})
+        done = subprocess.run([TOOL, "trace", "summary", path, "--json"], capture_output=True, text=True, timeout=60, check=False)
+        ranks = {rank["rank"]: rank["bubble"] for rank in json.loads(done.stdout)["ranks"]}
+        self.assertEqual(sorted(ranks), list(range(8)))
+        for rank, bubble in ranks.items():
+            self.assertAlmostEqual(bubble, found["time"]["stages"][rank % 4]["bubble"], delta=0.01)
+
     def test_ranks_of_a_host_share_its_memory(self):
         def passes(ranks, **changed):
             kinds = self.time(ranks, "--strategy", "ddp", memory=1e9, **changed)["time"]["time_by_kind"]

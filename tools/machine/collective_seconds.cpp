@@ -22,15 +22,19 @@ struct Spread {
   double neighbours;  // groups of the same kind that have ranks on the same host, this one included
 };
 
+// Ranks of all roles share hosts.
+const plan::MeshShape& job_mesh(const plan::Plan& plan) { return plan.options.role ? *plan.options.mesh : plan.mesh; }
+
 Spread spread_of(const Machine& machine, const plan::Plan& plan, tessera::AxisSet group) {
-  const auto per_host = static_cast<double>(std::min(machine.ranks_per_host, plan.options.ranks));
-  const auto ranks = static_cast<double>(plan.mesh.size(group));
+  const plan::MeshShape& mesh = job_mesh(plan);
+  const auto per_host = static_cast<double>(std::min(machine.ranks_per_host, mesh.size()));
+  const auto ranks = static_cast<double>(mesh.size(group));
   // Members stand next to each other, or as many ranks apart as the axes inside the group's have.
   std::size_t inside = 1;
   bool reached = group.empty();
-  plan.mesh.inwards_out([&](tessera::Axis axis) {
+  mesh.inwards_out([&](tessera::Axis axis) {
     reached = reached || group.contains(axis);
-    if (!reached) inside *= plan.mesh.size(axis);
+    if (!reached) inside *= mesh.size(axis);
   });
   const auto apart = static_cast<double>(inside);
   const double on_host = std::clamp(std::floor(per_host / apart), 1.0, ranks);
@@ -79,21 +83,44 @@ double direct(const Machine& machine, const Spread& spread, const CollectiveUse&
          far / rate_of(*machine.network, use.sums).at(use.bytes);
 }
 
+const Link& require_network(const Machine& machine, const plan::Plan& plan) {
+  if (machine.network) return *machine.network;
+  throw tessera::UsageError(fmt::format("{} has no network for {} ranks on hosts of {}: its file lacks \"network\"",
+                                        machine.name, plan.job_ranks(), machine.ranks_per_host));
+}
+
 }  // namespace
 
 double collective_seconds(const Machine& machine, const plan::Plan& plan, const CollectiveUse& use) {
   const Spread spread = spread_of(machine, plan, use.group);
   if (spread.hosts == 1) return inside_host(machine, spread.ranks, use);
-  if (!machine.network) {
-    throw tessera::UsageError(fmt::format("{} has no network for {} ranks on hosts of {}: its file lacks \"network\"",
-                                          machine.name, plan.options.ranks, machine.ranks_per_host));
-  }
+  require_network(machine, plan);
   switch (machine.algorithm) {
     case CollectiveAlgorithm::direct: return direct(machine, spread, use);
     case CollectiveAlgorithm::ring: return ring(machine, spread, use);
     case CollectiveAlgorithm::two_level: return two_level(machine, spread, use);
   }
   throw tessera::InternalError("an algorithm without a formula");
+}
+
+// Where the first ranks of both roles are on one host, and the last ones, so are those in between as far as this knows.
+// Ranks of a host that send to another one share its network.
+double message_seconds(const Machine& machine, const plan::Plan& plan, std::size_t other_role, double bytes) {
+  const plan::MeshShape& mesh = job_mesh(plan);
+  double longest = 0;
+  for (plan::Coordinates place : {plan::Coordinates{}, mesh.last()}) {
+    const auto rank_in = [&](std::size_t role) {
+      place[static_cast<std::size_t>(tessera::Axis::pipeline)] = role;
+      return mesh.rank_at(place);
+    };
+    const std::size_t here = rank_in(*plan.options.role), there = rank_in(other_role);
+    const bool on_one_host = here / machine.ranks_per_host == there / machine.ranks_per_host;
+    const Link& link = on_one_host ? machine.host : require_network(machine, plan);
+    const std::size_t apart = here < there ? there - here : here - there;
+    const auto at_once = static_cast<double>(on_one_host ? 1 : std::min(machine.ranks_per_host, apart));
+    longest = std::max(longest, link.latency + at_once * bytes / link.bandwidth.at(bytes));
+  }
+  return longest;
 }
 
 }  // namespace tools

@@ -16,4 +16,8 @@ struct CollectiveUse {
 // Throws UsageError where ranks need links between hosts that the machine has not.
 double collective_seconds(const Machine& machine, const tessera::plan::Plan& plan, const CollectiveUse& use);
 
+// A message of so many bytes from each rank of the plan's role to the one at its place in another, and beside it one of
+// the same size back. Throws as above.
+double message_seconds(const Machine& machine, const tessera::plan::Plan& plan, std::size_t other_role, double bytes);
+
 }  // namespace tools

@@ -9,6 +9,7 @@
 
 #include "machine/collective_seconds.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/plan/roles.hpp"
 
 namespace tools {
 
@@ -38,7 +39,8 @@ double moved_bytes(const Operation& operation) {
 
 // Pairs of a shard and the whole. Beside the result of a window's sum may stand what it was rounded from.
 double whole_bytes(const Operation& operation) {
-  if (operation.kind == OperationKind::broadcast || operation.kind == OperationKind::sum_tied)
+  if (operation.kind == OperationKind::broadcast || operation.kind == OperationKind::sum_tied ||
+      operation.passes_message())
     return declared_bytes(operation);
   if (operation.kind == OperationKind::collective && sums(operation.collective_kind))
     return static_cast<double>(operation.source().range.size.count());
@@ -68,7 +70,7 @@ DurationModel::DurationModel(const plan::Plan& plan, const Machine& machine, con
     : plan_(plan), machine_(machine) {
   add_windows(load, profile);
   const double profiled = profile ? computing_time(profile->ranks) : 1;
-  for (auto& [window, seconds] : windows_) seconds *= computing_time(plan.options.ranks) / profiled;
+  for (auto& [window, seconds] : windows_) seconds *= computing_time(plan.job_ranks()) / profiled;
   if (!profile) return;
   seconds_per_byte_ = profile->seconds_per_byte;
   profiled_ranks_ = profile->ranks;
@@ -138,7 +140,7 @@ double DurationModel::product_beside(const Operation& collective, TokenShape sha
 
 double DurationModel::counted(const Work& work, tessera::DType type) const {
   double seconds = 0;
-  for (const double bytes : work.passes) seconds += bytes / memory_rate(bytes, plan_.options.ranks);
+  for (const double bytes : work.passes) seconds += bytes / memory_rate(bytes, plan_.job_ranks());
   for (const Product& product : work.products) {
     seconds += product.count * product.flops / rate_of(product, type).at(product.flops);
   }
@@ -178,7 +180,7 @@ double DurationModel::memory_seconds(const Operation& operation) const {
   const auto measured = seconds_per_byte_.find(std::string(to_string(operation.kind)));
   const double bytes = moved_bytes(operation);
   if (bytes == 0) return 0;
-  const double rate = memory_rate(bytes, plan_.options.ranks);
+  const double rate = memory_rate(bytes, plan_.job_ranks());
   if (measured == seconds_per_byte_.end()) return bytes / rate;
   return traced_bytes(operation) * measured->second * memory_rate(bytes, profiled_ranks_) / rate;
 }
@@ -196,7 +198,7 @@ double DurationModel::transform_seconds(const Operation& operation) const {
   }
   double longest = 0;
   for (const auto& [owner, seconds] : by_owner) longest = std::max(longest, seconds);
-  return longest * computing_time(plan_.options.ranks);
+  return longest * computing_time(plan_.job_ranks());
 }
 
 // A redistribution takes as long as a gather in which a rank sends as much.
@@ -248,6 +250,14 @@ double DurationModel::seconds(const Operation& operation) const {
   if (operation.stream == plan::StreamId::host) return host_update_seconds(operation);
   if (operation.kind == OperationKind::transform) return transform_seconds(operation);
   if (!is_collective(operation.kind)) return memory_seconds(operation);
+  if (operation.passes_message() && plan_.options.role) {
+    return message_seconds(machine_, plan_, neighbour(*plan_.options.role, plan_.roles(), operation),
+                           declared_bytes(operation));
+  }
+  if (operation.kind == OperationKind::sum_tied) {
+    const std::size_t last = plan_.roles() - 1;
+    return message_seconds(machine_, plan_, *plan_.options.role == last ? 0 : last, whole_bytes(operation));
+  }
   if (operation.group.empty()) return memory_seconds(operation);
   const auto seconds_of = [&](bool sums) {
     return collective_seconds(machine_, plan_, {operation.group, sums, gathered_bytes(operation)});
@@ -268,7 +278,7 @@ plan::SimulationOptions DurationModel::simulation_options() const {
   options.sharing.slowdown = machine_.slowdown;
   options.sharing.one_network = machine_.one_network;
   if (machine_.processors) {
-    const auto ranks = static_cast<double>(std::min(machine_.ranks_per_host, plan_.options.ranks));
+    const auto ranks = static_cast<double>(std::min(machine_.ranks_per_host, plan_.job_ranks()));
     options.sharing.processors = *machine_.processors / ranks;
   }
   return options;

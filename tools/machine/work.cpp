@@ -44,8 +44,9 @@ Work work_of_shapes(const plan::Plan& plan, const WindowKey& window, TokenShape 
   const plan::UnitSpec& unit = plan.units[index];
   const auto rows = static_cast<double>(shape.rows);
   const double passes = kind == WindowKind::backward ? 2 : 1;
-  // The windows of GPT's embedding backward are in the other order.
-  const bool is_head = kind == WindowKind::backward ? nth == 0 : nth == 1;
+  // The windows of GPT's embedding backward are in the other order. Of stages the last one has the head, tied to the
+  // first one's table.
+  const bool is_head = plan.options.role ? unit.tied : kind == WindowKind::backward ? nth == 0 : nth == 1;
   const double element = static_cast<double>(size_of(plan.precision(index).parameter).count());
   Work work;
   double bytes = 0;

@@ -11,6 +11,7 @@
 #include "json/json.hpp"
 #include "report.hpp"
 #include "request.hpp"
+#include "stage_times.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/draw.hpp"
 #include "text.hpp"
@@ -66,10 +67,22 @@ bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::St
 
 bool answer_stages(const PlanRequest& request) {
   const std::vector<PlanReport> stages = stage_reports(*request.subject, request.setting);
+  Json object = json_of_stages(stages);
+  std::string text = text_of_stages(stages);
+  if (request.time.asked) {
+    const TimeSetting setting = time_setting(request.time);
+    std::vector<tessera::plan::RankRole> roles;
+    for (const PlanReport& stage : stages) roles.push_back({stage.title, stage.plan});
+    const StageTimes times = stage_times(*request.subject, request.setting, std::move(roles), setting);
+    object["step_seconds"] = times.step();
+    object["time"] = json_of(times, setting);
+    text += text_of(times, setting);
+    if (request.time.trace) write_timeline(times, setting, *request.time.trace);
+  }
   if (request.json) {
-    print_object(json_of_stages(stages));
+    print_object(object);
   } else {
-    fmt::print("{}", text_of_stages(stages));
+    fmt::print("{}", text);
   }
   return stages.front().verification.ok();
 }

@@ -495,7 +495,7 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
   if (!has_stages) return;
   refuse_with(line, "stages along pipeline",
               {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw",
-               "--time", "--machine"});
+               "--profile", "--slow", "--jitter"});
 }
 
 void require_mesh(const tessera::plan::PlanOptions& options) {

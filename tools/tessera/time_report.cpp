@@ -27,12 +27,12 @@ TimeSetting time_setting(const TimeRequest& request) {
   return setting;
 }
 
-namespace {
-
 Workload workload_of(const Subject& subject, const Setting& setting) {
   return {.shape = {.rows = setting.batch * std::max<std::size_t>(setting.seq, 1), .seq = setting.seq},
           .counted = subject.counted_work(setting)};
 }
+
+namespace {
 
 constexpr std::size_t jittered_part = 50;  // steps in one simulation
 

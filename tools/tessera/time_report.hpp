@@ -25,6 +25,9 @@ struct TimeSetting {
 // Reads the machine and the profile. Throws UsageError and DataError.
 TimeSetting time_setting(const TimeRequest& request);
 
+// What a micro-batch of the setting has to compute.
+Workload workload_of(const Subject& subject, const Setting& setting);
+
 inline constexpr std::size_t jittered_steps = 1000;
 
 struct TimeReport {
@@ -52,6 +55,7 @@ double seconds_of_moving(const TimeReport& report, const Subject& subject, const
                          const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
 std::string moving_text(const TimeReport& report, double seconds);  // a line; empty for 0
 
+std::string rate_text(double rate);
 std::string text_of(const TimeReport& report, const TimeSetting& time);
 Json json_of(const TimeReport& report, const TimeSetting& time);
 

@@ -120,11 +120,11 @@ std::string distribution_text(const TimeReport& report, const TimeSetting& time)
                      seconds_text(quantile(report.distribution, 0.95)));
 }
 
+}  // namespace
+
 std::string rate_text(double rate) {
   return rate >= 100 ? grouped(static_cast<std::uint64_t>(rate)) : fmt::format("{:.3g}", rate);
 }
-
-}  // namespace
 
 std::string text_of(const TimeReport& report, const TimeSetting& time) {
   const char* const rows = report.tokens ? "tokens" : "samples";

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "stage_times.hpp"
 #include "tessera/base/error.hpp"
 #include "time_report.hpp"
 
@@ -26,45 +27,47 @@ std::string category_of(const plan::Operation& operation) {
 
 class Timeline {
  public:
-  explicit Timeline(const TimeReport& report) : report_(report) {
-    for (const plan::RankTimeline& rank : report.simulation.ranks) {
-      for (const plan::TimedOperation& timed : rank.operations) origin_ = std::min(origin_, timed.begin);
+  explicit Timeline(double origin) : origin_(origin) {}
+
+  // `ranks` are the plan's representatives, whose clocks all began at `begin`.
+  void add(const plan::Plan& planned, const std::vector<plan::RankTimeline>& ranks, double begin) {
+    for (const plan::RankTimeline& rank : ranks) {
+      const std::size_t name = planned.job_rank(rank.rank);
+      events_.push_back(name_event("process_name", name, 0, fmt::format("ranks like {}", name)));
+      for (std::size_t id = 0; id < plan::stream_count; ++id) {
+        const auto stream = static_cast<plan::StreamId>(id);
+        if (!planned.uses(stream)) continue;
+        events_.push_back(name_event("thread_name", name, thread_of(stream), std::string(to_string(stream))));
+      }
+      for (const plan::TimedOperation& timed : rank.operations) {
+        if (timed.end > timed.begin) add(planned, name, timed, begin);
+      }
     }
   }
 
-  void add(const plan::RankTimeline& rank) {
-    events_.push_back(name_event("process_name", rank.rank, 0, fmt::format("ranks like {}", rank.rank)));
-    for (std::size_t id = 0; id < plan::stream_count; ++id) {
-      const auto stream = static_cast<plan::StreamId>(id);
-      if (!report_.plan.uses(stream)) continue;
-      events_.push_back(name_event("thread_name", rank.rank, thread_of(stream), std::string(to_string(stream))));
-    }
-    for (const plan::TimedOperation& timed : rank.operations) {
-      if (timed.end > timed.begin) add(rank.rank, timed);
-    }
-  }
-
-  Json document(const std::string& machine) const {
-    const plan::PlanOptions& options = report_.plan.options;
+  // `micro_batches` of a step, and the window's steps.
+  Json document(const plan::Plan& planned, std::size_t micro_batches, std::size_t steps,
+                const std::string& machine) const {
+    const plan::PlanOptions& options = planned.options;
     Json about = {{"tessera_trace", 1},
-                  {"ranks", options.ranks},
+                  {"ranks", planned.job_ranks()},
                   {"strategy", to_string(options.strategy)},
                   {"prefetch", options.prefetch},
-                  {"micro_batches", report_.plan.micro_batches(0)},
-                  {"units", report_.plan.units.size()},
+                  {"micro_batches", micro_batches},
+                  {"units", planned.units.size()},
                   {"first_step", 1},
-                  {"last_step", report_.simulation.window_steps},
+                  {"last_step", steps},
                   {"clocks", "predicted on " + machine}};
     return {{"displayTimeUnit", "ms"}, {"otherData", about}, {"traceEvents", events_}};
   }
 
  private:
-  void add(std::size_t rank, const plan::TimedOperation& timed) {
-    const plan::Operation& operation = report_.plan.at(timed.point);
-    const std::string unit = operation.unit == plan::no_unit ? "" : report_.plan.units[operation.unit].name;
+  void add(const plan::Plan& planned, std::size_t rank, const plan::TimedOperation& timed, double begin) {
+    const plan::Operation& operation = planned.at(timed.point);
+    const std::string unit = operation.unit == plan::no_unit ? "" : planned.units[operation.unit].name;
     Json about = {{"step", 1 + timed.step},
                   {"micro_batch", timed.micro_batch},
-                  {"segment", to_string(report_.plan.segments[timed.point.segment].kind)},
+                  {"segment", to_string(planned.segments[timed.point.segment].kind)},
                   {"operation", timed.point.operation},
                   {"kind", to_string(operation.kind)},
                   {"unit", unit},
@@ -73,27 +76,52 @@ class Timeline {
     events_.push_back({{"ph", "X"},
                        {"pid", rank},
                        {"tid", thread_of(operation.stream)},
-                       {"ts", (timed.begin - origin_) * 1e6},
+                       {"ts", (begin + timed.begin - origin_) * 1e6},
                        {"dur", (timed.end - timed.begin) * 1e6},
-                       {"name", describe(report_.plan, operation)},
+                       {"name", describe(planned, operation)},
                        {"cat", category_of(operation)},
                        {"args", about}});
   }
 
-  const TimeReport& report_;
-  double origin_ = 0;
+  double origin_;
   Json events_ = Json::array();
 };
+
+// When the first of a simulation's operations begins, where the window does at `begin`.
+double first_of(const plan::Simulation& simulation, double begin) {
+  double first = 0;
+  for (const plan::RankTimeline& rank : simulation.ranks) {
+    for (const plan::TimedOperation& timed : rank.operations) first = std::min(first, timed.begin);
+  }
+  return begin + first;
+}
+
+void write(const Json& document, const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  file << document.dump() << "\n";
+  file.close();
+  if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path));
+}
 
 }  // namespace
 
 void write_timeline(const TimeReport& report, const TimeSetting& time, const std::string& path) {
-  Timeline timeline(report);
-  for (const plan::RankTimeline& rank : report.simulation.ranks) timeline.add(rank);
-  std::ofstream file(path, std::ios::binary);
-  file << timeline.document(time.machine.name).dump() << "\n";
-  file.close();
-  if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path));
+  const plan::Simulation& simulation = report.simulation;
+  Timeline timeline(first_of(simulation, 0));
+  timeline.add(report.plan, simulation.ranks, 0);
+  write(timeline.document(report.plan, report.plan.micro_batches(0), simulation.window_steps, time.machine.name), path);
+}
+
+void write_timeline(const StageTimes& times, const TimeSetting& time, const std::string& path) {
+  double origin = times.stages.front().begin;
+  for (const plan::Simulation& stage : times.stages) origin = std::min(origin, first_of(stage, stage.begin));
+  Timeline timeline(origin);
+  for (std::size_t stage = 0; stage < times.stages.size(); ++stage) {
+    timeline.add(times.roles[stage].plan, times.stages[stage].ranks, times.stages[stage].begin);
+  }
+  write(timeline.document(times.roles.front().plan, times.setting.options.micro_batches,
+                          times.stages.front().window_steps, time.machine.name),
+        path);
 }
 
 }  // namespace tools

@@ -98,6 +98,7 @@ struct PathPart {
 // A simulation looks at a window of whole steps, from the end of the compute stream's last operation in an update to
 // the same some steps later.
 struct Simulation {
+  double begin = 0;         // of the window, in seconds from the first of all steps: the same clock for all roles
   double step_seconds = 0;  // the window's, divided by its steps
   std::size_t window_steps = 0;
   std::vector<double> step_times;       // of each step in the window
