@@ -210,6 +210,34 @@ class Fit(unittest.TestCase):
         self.assertEqual(costs, sorted(costs))
         self.assertEqual(found["best"]["peak"], found["fits"][0]["peak"])
 
+    def test_meshes_with_slices_and_stages_are_what_their_plans_say(self):
+        options = [*GPT, "--micro-batches", 2, "--prefetch", 1, "--reshard-after-forward", "yes", "--precision", "bf16"]
+        limit = 2 * plan(*options, "--world", 4, "--strategy", "ddp", "--batch", 1)["peak"] // 3
+        found = plan(*options, "--world", 4, "--fit", limit, "--meshes")
+        entries = [entry for entry in found["fits"] + found["does_not_fit"] if "mesh" in entry]
+        self.assertEqual({entry["mesh"] for entry in entries}, {
+            "shard 2 x tensor 2", "shard 1 x tensor 4", "pipeline 2 x shard 2", "pipeline 2 x shard 1 x tensor 2"})
+        self.assertEqual({entry in found["fits"] for entry in entries}, {True, False})
+        for entry in entries:
+            mesh = entry["mesh"].replace(" x ", ",").replace(" ", "=")
+            recompute = ["--activation-checkpointing", "yes"] if entry["activation_checkpointing"] else []
+            again = plan(*options, "--mesh", mesh, "--strategy", entry["strategy"], "--batch", entry["batch"], *recompute)
+            stages = again.get("stages", [again])
+            moved = sum(stage["traffic"]["moved"] for stage in stages) // len(stages)
+            self.assertEqual((entry["peak"], entry["moved"]), (max(stage["peak"] for stage in stages), moved), entry)
+            self.assertEqual(entry in found["fits"], entry["peak"] <= limit)
+            sharing = len(stages) * int(mesh.partition("tensor=")[2] or 1)  # ranks of the same samples
+            samples = 2 * 4 // sharing * entry["batch"]  # of a step on all four ranks
+            self.assertAlmostEqual(entry["moved_per_sample"], 4 * moved / samples, delta=1)
+        times = plan(*options, "--world", 4, "--fit", limit, "--meshes", "--time", "--machine", "h100x8", "--fastest")
+        self.assertEqual(len(times["settings"]), len(found["fits"]))
+        steps = [each["rate"] for each in times["settings"]]
+        self.assertEqual(steps, sorted(steps, reverse=True))
+        staged = next(each for each in times["settings"] if each.get("mesh") == "pipeline 2 x shard 2")
+        alone = plan(*options, "--mesh", "pipeline=2,shard=2", "--strategy", staged["strategy"], "--batch", staged["batch"],
+                     "--time", "--machine", "h100x8")
+        self.assertAlmostEqual(staged["step_seconds"], alone["step_seconds"], delta=1e-12)
+
     def test_the_limit_is_met_to_the_byte(self):
         options = [*GPT, "--world", 4, "--strategy", "zero2", "--batch", 8, "--activation-checkpointing", "no"]
         peak = plan(*options)["peak"]

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "json/json.hpp"
@@ -40,7 +41,10 @@ class Search {
     for (const Strategy strategy : hybrid_strategies()) {
       for (const std::size_t replicas : numbers_of_replicas()) add(best_of(variants({strategy}), replicas));
     }
-    if (fit.fitting.empty() && question_.freedom.offload) {
+    for (const plan::MeshShape& mesh : meshes()) {
+      for (const Strategy strategy : strategies()) add(best_on(mesh, strategy));
+    }
+    if (fit.fitting.empty() && question_.freedom.offload && !question_.freedom.meshes) {
       fit.offloads = true;
       for (FitCandidate& candidate : std::exchange(fit.too_large, {})) add(moving_what_must(std::move(candidate)));
     }
@@ -127,6 +131,85 @@ class Search {
       if (!best || is_better(candidate, *best)) best = std::move(candidate);
     }
     return *best;
+  }
+
+  // Those with slices or stages. Slices talk in every layer, so they are tried among as many ranks as a host may have,
+  // and stages up to the micro-batches, with which half of a step would be bubble.
+  std::vector<plan::MeshShape> meshes() const {
+    if (!question_.freedom.meshes) return {};
+    using enum tessera::Axis;
+    const std::size_t ranks = question_.setting.options.ranks;
+    std::vector<plan::MeshShape> result;
+    for (std::size_t slices = 1; slices <= 8; slices *= 2) {
+      if (ranks % slices != 0 || question_.subject.heads() % slices != 0) continue;
+      const std::size_t most = std::min(question_.subject.layers(), question_.setting.options.micro_batches);
+      for (std::size_t stages = 1; stages <= most; ++stages) {
+        if (ranks % (slices * stages) != 0 || slices * stages == 1) continue;
+        std::vector<plan::MeshShape::Extent> axes = {{shard, ranks / slices / stages}};
+        if (stages > 1) axes.insert(axes.begin(), {pipeline, stages});
+        if (slices > 1) axes.push_back({tensor, slices});
+        result.emplace_back(axes);
+      }
+    }
+    return result;
+  }
+
+  FitCandidate best_on(const plan::MeshShape& mesh, Strategy strategy) {
+    std::optional<FitCandidate> best;
+    for (Setting& setting : variants({strategy})) {
+      setting.options.mesh = mesh;
+      if (setting.stages() > 1 && setting.activation_checkpointing) continue;
+      FitCandidate candidate = best_batch_on_mesh(setting);
+      if (!best || is_better(candidate, *best)) best = std::move(candidate);
+    }
+    return *best;
+  }
+
+  // Messages and windows' collectives grow with the batch, so each one has plans of its own.
+  FitCandidate best_batch_on_mesh(Setting setting) const {
+    std::optional<FitCandidate> best;
+    for (const std::size_t batch : batches()) {
+      setting.batch = batch;
+      FitCandidate candidate = setting.stages() > 1 ? of_stages(setting) : of_slices(setting);
+      if (best && !fits(candidate)) break;
+      best = std::move(candidate);
+    }
+    return *best;
+  }
+
+  FitCandidate of_slices(const Setting& setting) const {
+    const plan::Plan planned = compile(tools::compile_input(question_.subject, setting, states_));
+    const Traffic sent = traffic(planned);
+    FitCandidate candidate{.setting = setting,
+                           .memory = plan::memory(planned),
+                           .moved = sent.moved,
+                           .moved_in_replica = sent.moved_in_replica};
+    candidate.moved_per_sample = moved_per_sample(candidate, planned);
+    return candidate;
+  }
+
+  // Every stage has to fit; a rank sends what those of its stage do, in the mean.
+  FitCandidate of_stages(const Setting& setting) const {
+    FitCandidate candidate{.setting = setting, .memory = {}, .moved = {}, .moved_in_replica = {}};
+    const std::vector<plan::RankRole> roles = question_.subject.stages(setting);
+    for (const plan::RankRole& role : roles) {
+      const plan::MemoryReport memory = plan::memory(role.plan);
+      if (memory.device() > candidate.memory.device()) candidate.memory = memory;
+      candidate.moved += traffic(role.plan).moved;
+    }
+    candidate.moved = Bytes(candidate.moved.count() / roles.size());
+    candidate.moved_in_replica = candidate.moved;
+    candidate.moved_per_sample = moved_per_sample(candidate, roles.front().plan) * static_cast<double>(roles.size()) /
+                                 static_cast<double>(setting.options.micro_batches);
+    return candidate;
+  }
+
+  // What a rank sends and transfers for each of its own samples.
+  static double moved_per_sample(const FitCandidate& candidate, const plan::Plan& planned) {
+    const std::size_t sharing = planned.training_ranks() * planned.mesh.size(tessera::same_samples);
+    const double samples =
+        static_cast<double>(candidate.setting.batch * planned.gradient_divisor(0)) / static_cast<double>(sharing);
+    return static_cast<double>((candidate.moved + candidate.transferred).count()) / samples;
   }
 
   bool is_better(const FitCandidate& a, const FitCandidate& b) const {
@@ -237,9 +320,7 @@ class Search {
       } else {
         add_activations(candidate);
       }
-      const double samples =
-          static_cast<double>(batch * planned.gradient_divisor(0)) / static_cast<double>(planned.training_ranks());
-      candidate.moved_per_sample = static_cast<double>((candidate.moved + candidate.transferred).count()) / samples;
+      candidate.moved_per_sample = moved_per_sample(candidate, planned);
       const bool is_first = best.memory.peak == Bytes(0);
       if (!is_first && !fits(candidate)) break;
       best = candidate;
@@ -255,7 +336,9 @@ class Search {
   }
 
   void add_activations(FitCandidate& candidate) {
-    const auto key = std::pair(candidate.setting.activation_checkpointing, candidate.setting.batch);
+    const std::optional<plan::MeshShape>& mesh = candidate.setting.options.mesh;
+    const std::tuple key(candidate.setting.activation_checkpointing, candidate.setting.batch,
+                         mesh ? mesh->size(tessera::Axis::tensor) : 1);
     auto known = activations_.find(key);
     if (known == activations_.end()) {
       known = activations_.emplace(key, question_.subject.activations(candidate.setting)).first;
@@ -268,7 +351,7 @@ class Search {
 
   const FitQuestion& question_;
   const std::vector<plan::StateSpec>& states_;
-  std::map<std::pair<bool, std::size_t>, Bytes> activations_;
+  std::map<std::tuple<bool, std::size_t, std::size_t>, Bytes> activations_;  // with how many slices
 };
 
 }  // namespace
@@ -317,13 +400,19 @@ std::string what_moves(const FitCandidate& candidate) {
                      place_of_moved(candidate));
 }
 
+std::string mesh_name(const Setting& setting) {
+  const auto& mesh = setting.options.mesh;
+  return mesh ? mesh->text() : fmt::format("shard {}", setting.options.ranks / setting.options.replicas);
+}
+
 std::vector<std::string> row(const FitQuestion& question, const FitCandidate& candidate, bool offloads) {
   const Setting& setting = candidate.setting;
   const bool sharded = !keeps_parameters_whole(setting.options.strategy);
-  std::vector<std::string> cells = {std::string(to_string(setting.options.strategy)),
-                                    fmt::to_string(setting.options.replicas),
-                                    sharded ? fmt::to_string(setting.options.prefetch) : "-",
-                                    sharded ? resharding_name(setting.options.reshard_after_forward) : "-"};
+  std::vector<std::string> cells;
+  if (question.freedom.meshes) cells.push_back(mesh_name(setting));
+  cells.insert(cells.end(), {std::string(to_string(setting.options.strategy)), fmt::to_string(setting.options.replicas),
+                             sharded ? fmt::to_string(setting.options.prefetch) : "-",
+                             sharded ? resharding_name(setting.options.reshard_after_forward) : "-"});
   if (question.subject.counts_activations()) {
     cells.insert(cells.end(), {yes_no(setting.activation_checkpointing), fmt::to_string(setting.batch)});
   }
@@ -339,6 +428,7 @@ std::vector<std::string> row(const FitQuestion& question, const FitCandidate& ca
 
 std::vector<std::string> head(const FitQuestion& question, bool offloads) {
   std::vector<std::string> names = {"strategy", "replicas", "prefetch", "reshard"};
+  if (question.freedom.meshes) names.insert(names.begin(), "mesh");
   if (question.subject.counts_activations()) names.insert(names.end(), {"recompute", "batch"});
   if (offloads) names.emplace_back("moved");
   names.insert(names.end(), {offloads ? "on the device" : "peak", "sent in a step", "beyond its replica"});
@@ -360,6 +450,7 @@ Json candidate_json(const FitCandidate& candidate) {
                {"moved", candidate.moved.count()},
                {"moved_in_replica", candidate.moved_in_replica.count()},
                {"moved_per_sample", candidate.moved_per_sample}};
+  if (options.mesh) json["mesh"] = options.mesh->text();
   if (options.offload == tessera::Offload{}) return json;
   json["offload"] = {{"masters", moves_masters(candidate)},
                      {"activations", moves_inputs(candidate)},
@@ -374,7 +465,9 @@ Json candidate_json(const FitCandidate& candidate) {
 }  // namespace
 
 std::string setting_text(const Subject& subject, const Setting& setting) {
-  std::string text(to_string(setting.options.strategy));
+  std::string text;
+  if (setting.options.mesh) text = setting.options.mesh->text() + ", ";
+  text += to_string(setting.options.strategy);
   if (setting.options.replicas > 1) text += fmt::format(", {} replicas", setting.options.replicas);
   if (!keeps_parameters_whole(setting.options.strategy)) {
     text += fmt::format(", prefetch {}", setting.options.prefetch);

@@ -34,7 +34,8 @@ struct FitCandidate {
 
 struct Fit {
   // The fewest bytes first. Among equals in the order of the search: without recomputation, then by strategy, prefetch
-  // 1, 2, 0, resharding and not; then hsdp and hfsdp where replicas are searched, the fewest first.
+  // 1, 2, 0, resharding and not; then hsdp and hfsdp where replicas are searched, the fewest first; then meshes with
+  // slices or stages, of each strategy the best.
   std::vector<FitCandidate> fitting;
   std::vector<FitCandidate> too_large;  // in the order of the search
   bool offloads = false;                // nothing fits with everything on the device

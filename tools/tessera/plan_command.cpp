@@ -21,10 +21,6 @@ namespace tools {
 
 namespace {
 
-void print_drawing(const PlanRequest& request, const PlanReport& report) {
-  if (request.draw) fmt::print("\n{}", draw(report.plan));
-}
-
 bool answer_parameters(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const tessera::plan::PlanOptions& options = request.setting.options;
   const ParametersQuestion question{*request.parameters, options.ranks, options.replicas, states};
@@ -42,49 +38,52 @@ void draw_time(const PlanRequest& request, const std::vector<tessera::plan::Stat
   if (request.time.figure) plot_scaling(*request.subject, request.setting, states, time, *request.time.figure);
 }
 
-bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
-  const PlanReport report = make_report(*request.subject, request.setting, states);
-  Json object = json_of(report);
-  std::string text = text_of(report);
-  if (request.time.asked) {
-    const TimeSetting setting = time_setting(request.time);
-    const TimeReport time = make_time_report(report.plan, *request.subject, request.setting, setting);
-    object["step_seconds"] = time.step();
-    object["time"] = json_of(time, setting);
-    const double moving = seconds_of_moving(time, *request.subject, request.setting, states, setting);
-    text += text_of(time, setting) + moving_text(time, moving);
-    if (moving != 0) object["time"]["seconds_of_moving"] = moving;
-    draw_time(request, states, time, setting);
-  }
-  if (request.json) {
-    print_object(object);
-  } else {
-    fmt::print("{}", text);
-  }
-  print_drawing(request, report);
-  return report.verification.ok();
+// All about one setting, for people and for programs.
+struct Answer {
+  Json object;
+  std::string text;
+  bool sound;
+};
+
+Answer about_stages(const PlanRequest& request, const Setting& setting) {
+  const std::vector<PlanReport> stages = stage_reports(*request.subject, setting);
+  Answer answer{json_of_stages(stages), text_of_stages(stages), stages.front().verification.ok()};
+  if (!request.time.asked) return answer;
+  const TimeSetting machine = time_setting(request.time);
+  const StageTimes times = stage_times(*request.subject, setting, machine);
+  answer.object["step_seconds"] = times.step();
+  answer.object["time"] = json_of(times, machine);
+  answer.text += text_of(times, machine);
+  if (request.time.trace) write_timeline(times, machine, *request.time.trace);
+  return answer;
 }
 
-bool answer_stages(const PlanRequest& request) {
-  const std::vector<PlanReport> stages = stage_reports(*request.subject, request.setting);
-  Json object = json_of_stages(stages);
-  std::string text = text_of_stages(stages);
+Answer about(const PlanRequest& request, const Setting& setting, const std::vector<tessera::plan::StateSpec>& states) {
+  if (setting.stages() > 1) return about_stages(request, setting);
+  const PlanReport report = make_report(*request.subject, setting, states);
+  Answer answer{json_of(report), text_of(report), report.verification.ok()};
   if (request.time.asked) {
-    const TimeSetting setting = time_setting(request.time);
-    std::vector<tessera::plan::RankRole> roles;
-    for (const PlanReport& stage : stages) roles.push_back({stage.title, stage.plan});
-    const StageTimes times = stage_times(*request.subject, request.setting, std::move(roles), setting);
-    object["step_seconds"] = times.step();
-    object["time"] = json_of(times, setting);
-    text += text_of(times, setting);
-    if (request.time.trace) write_timeline(times, setting, *request.time.trace);
+    const TimeSetting machine = time_setting(request.time);
+    const TimeReport time = make_time_report(report.plan, *request.subject, setting, machine);
+    const double moving = seconds_of_moving(time, *request.subject, setting, states, machine);
+    answer.object["step_seconds"] = time.step();
+    answer.object["time"] = json_of(time, machine);
+    if (moving != 0) answer.object["time"]["seconds_of_moving"] = moving;
+    answer.text += text_of(time, machine) + moving_text(time, moving);
+    draw_time(request, states, time, machine);
   }
+  if (request.draw) answer.text += "\n" + draw(report.plan);
+  return answer;
+}
+
+bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
+  const Answer answer = about(request, request.setting, states);
   if (request.json) {
-    print_object(object);
+    print_object(answer.object);
   } else {
-    fmt::print("{}", text);
+    fmt::print("{}", answer.text);
   }
-  return stages.front().verification.ok();
+  return answer.sound;
 }
 
 bool answer_time_comparison(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
@@ -107,7 +106,9 @@ bool answer_comparison(const PlanRequest& request, const std::vector<tessera::pl
   } else {
     fmt::print("{}", text_of(reports));
   }
-  for (const PlanReport& report : reports) print_drawing(request, report);
+  for (const PlanReport& report : reports) {
+    if (request.draw) fmt::print("\n{}", draw(report.plan));
+  }
   return std::all_of(reports.begin(), reports.end(), [](const auto& report) { return report.verification.ok(); });
 }
 
@@ -126,23 +127,18 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
 bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vector<tessera::plan::StateSpec>& states) {
   const TimeSetting setting = time_setting(request.time);
   const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);
-  const PlanReport best = make_report(*request.subject, times.front().setting, states);
-  const TimeReport time = make_time_report(best.plan, *request.subject, times.front().setting, setting);
-  const double moving = seconds_of_moving(time, *request.subject, times.front().setting, states, setting);
+  const Answer best = about(request, times.front().setting, states);
   if (request.json) {
-    Json object = {{"model", request.subject->name()}, {"machine", setting.machine.name}, {"settings", json_of(times)}};
-    object["best"] = json_of(best);
-    object["best"]["time"] = json_of(time, setting);
-    if (moving != 0) object["best"]["time"]["seconds_of_moving"] = moving;
-    print_object(object);
+    print_object({{"model", request.subject->name()},
+                  {"machine", setting.machine.name},
+                  {"settings", json_of(times)},
+                  {"best", best.object}});
   } else {
-    fmt::print("{} on {} of {}: what fits into {}, the fastest first\n\n{}\nThe first of them:\n\n{}{}{}",
+    fmt::print("{} on {} of {}: what fits into {}, the fastest first\n\n{}\nThe first of them:\n\n{}",
                request.subject->name(), counted(request.setting.options.ranks, "rank", "ranks"), setting.machine.name,
-               to_string(*request.fit), text_of(*request.subject, times), text_of(best), text_of(time, setting),
-               moving_text(time, moving));
+               to_string(*request.fit), text_of(*request.subject, times), best.text);
   }
-  print_drawing(request, best);
-  return best.verification.ok();
+  return best.sound;
 }
 
 // The table, then all about its first row.
@@ -156,16 +152,15 @@ bool answer_fit(const PlanRequest& request, const std::vector<tessera::plan::Sta
   const Fit fit = find_fit(question, states);
   require_some_fit(question, fit);
   if (request.time.fastest) return answer_fastest(request, fit, states);
-  const PlanReport best = make_report(*request.subject, fit.fitting.front().setting, states);
+  const Answer best = about(request, fit.fitting.front().setting, states);
   if (request.json) {
     Json object = json_of(question, fit);
-    object["best"] = json_of(best);
+    object["best"] = best.object;
     print_object(object);
   } else {
-    fmt::print("{}\nThe first of them:\n\n{}", text_of(question, fit), text_of(best));
+    fmt::print("{}\nThe first of them:\n\n{}", text_of(question, fit), best.text);
   }
-  print_drawing(request, best);
-  return best.verification.ok();
+  return best.sound;
 }
 
 }  // namespace
@@ -175,7 +170,6 @@ bool run_plan(std::vector<std::string> arguments) {
   if (!request) return true;
   const std::vector<tessera::plan::StateSpec> states = optimizer_states(request->setting.optimizer);
   if (request->parameters) return answer_parameters(*request, states);
-  if (request->setting.stages() > 1) return answer_stages(*request);
   if (request->fit) return answer_fit(*request, states);
   if (request->compare) return answer_comparison(*request, states);
   return answer_plan(*request, states);

@@ -331,6 +331,9 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
              "and masters of as few units as will do move (--offload) to the host's memory, or to the disk: see "
              "--offload-to and --host-memory"},
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
+  line.flag("--meshes", request.freedom.meshes,
+            "With --fit: also a GPT's slices among 2, 4 and 8 ranks along tensor, and as many stages along pipeline as "
+            "there are micro-batches or fewer (1f1b, without recomputation), the rest of the ranks sharding");
   line.take({"--host-memory", "SIZE",
              "With --fit: the host's memory of a rank. What has to move and is more than that goes to the disk with "
              "--offload-to disk:FOLDER, which without --host-memory takes all that moves [no limit]"},
@@ -498,6 +501,13 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
                "--profile", "--slow", "--jitter"});
 }
 
+void check_meshes(const CommandLine& line, const PlanRequest& request) {
+  if (!request.freedom.meshes) return;
+  if (!request.fit) throw OptionError("--meshes is for what --fit tries: it needs --fit");
+  if (!request.subject->has_stages()) throw OptionError("--meshes: only a GPT is cut into slices and stages here");
+  refuse_with(line, "--meshes", {"--replicas", "--granules", "--outer-every", "--accumulate-mode", "--offload"});
+}
+
 void require_mesh(const tessera::plan::PlanOptions& options) {
   if (options.ranks % options.replicas == 0) return;
   throw OptionError(fmt::format("--replicas {} does not divide the {} of --world: choose a divisor", options.replicas,
@@ -544,14 +554,15 @@ std::size_t default_seq(const Subject& subject) {
   return subject.has_tokens() ? llama_seq : 0;
 }
 
-Freedom freedom_of(const CommandLine& line) {
+Freedom freedom_of(const CommandLine& line, bool meshes) {
   return {.strategy = !line.given("--strategy"),
           .replicas = !line.given("--replicas"),
           .prefetch = !line.given("--prefetch"),
           .reshard = !line.given("--reshard-after-forward"),
           .checkpointing = !line.given("--activation-checkpointing"),
           .batch = !line.given("--batch"),
-          .offload = !line.given("--offload")};
+          .offload = !line.given("--offload"),
+          .meshes = meshes};
 }
 
 }  // namespace
@@ -590,7 +601,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   check_offload_options(line, request.setting.options.offload, precision, request.fit.has_value());
   check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);
-  request.freedom = freedom_of(line);
+  request.freedom = freedom_of(line, request.freedom.meshes);
   if (request.parameters) {
     check_parameters_alone(line);
   } else {
@@ -599,6 +610,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     if (mesh && mesh->size(tessera::Axis::tensor) > 1 && !request.subject->has_slices())
       throw OptionError("--mesh: only a GPT's layers have slices along tensor here");
     check_stages(line, request);
+    check_meshes(line, request);
     tessera::trainer::check_offloaded_activations(request.setting.options.offload,
                                                   request.subject->saves_inputs(request.setting));
     note_unread(line, request);

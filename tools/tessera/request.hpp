@@ -56,6 +56,7 @@ class Subject {
   bool has_slices() const { return is<models::GptShape>(); }  // over the axis tensor
   bool has_stages() const { return is<models::GptShape>(); }  // over the axis pipeline
   std::size_t layers() const { return std::get<models::GptShape>(shape_).layers; }
+  std::size_t heads() const { return std::get<models::GptShape>(shape_).heads; }
   bool sees_images() const { return is<models::VisionShape>(); }
 
   models::Model model(const Setting& setting) const;
@@ -95,6 +96,7 @@ struct Freedom {
   bool checkpointing = true;
   bool batch = true;    // powers of two up to most_batch
   bool offload = true;  // of as few units as will do, where nothing fits without; where to is said
+  bool meshes = false;  // with slices along tensor and stages along pipeline, too
 };
 inline constexpr std::size_t most_batch = 4096;
 

@@ -24,9 +24,14 @@ double StageTimes::step() const {
   return longest;
 }
 
-StageTimes stage_times(const Subject& subject, const Setting& setting, std::vector<plan::RankRole> roles,
-                       const TimeSetting& time) {
-  StageTimes result{.setting = setting, .roles = std::move(roles), .stages = {}};
+double StageTimes::idle() const {
+  double sum = 0;
+  for (const plan::Simulation& stage : stages) sum += step() - stage.computing;
+  return sum / static_cast<double>(stages.size());
+}
+
+StageTimes stage_times(const Subject& subject, const Setting& setting, const TimeSetting& time) {
+  StageTimes result{.micro_batches = setting.options.micro_batches, .roles = subject.stages(setting), .stages = {}};
   const Workload load = workload_of(subject, setting);
   std::deque<DurationModel> models;
   std::vector<plan::Durations> durations;
@@ -36,8 +41,7 @@ StageTimes stage_times(const Subject& subject, const Setting& setting, std::vect
   }
   result.stages = simulate(result.roles, durations, models.front().simulation_options());
   const plan::Plan& first = result.roles.front().plan;
-  const std::size_t samples =
-      setting.options.micro_batches * first.options.ranks / first.mesh.size(tessera::same_samples);
+  const std::size_t samples = result.micro_batches * first.options.ranks / first.mesh.size(tessera::same_samples);
   result.tokens = static_cast<double>(load.shape.rows * samples);
   result.peak = time.machine.peak[static_cast<std::size_t>(setting.options.precision.parameter)];
   return result;

@@ -14,7 +14,7 @@
 namespace tools {
 
 struct StageTimes {
-  const Setting& setting;
+  std::size_t micro_batches;
   std::vector<tessera::plan::RankRole> roles;
   std::vector<tessera::plan::Simulation> stages;  // by role
   double tokens = 0;                              // of a step, on all ranks
@@ -25,12 +25,13 @@ struct StageTimes {
   double step() const;
   double rate() const { return tokens / step(); }  // of all ranks, per second
   double share_of_peak() const { return peak > 0 ? flops / step() / peak / static_cast<double>(ranks()) : 0; }
+  // The mean over stages of the time in which they stand still, of each step.
+  double idle() const;
   double bubble(std::size_t stage) const { return 1 - stages[stage].computing / step(); }
 };
 
-// The setting must outlive it. Throws UsageError for what cannot be predicted.
-StageTimes stage_times(const Subject& subject, const Setting& setting, std::vector<tessera::plan::RankRole> roles,
-                       const TimeSetting& time);
+// Throws UsageError for what cannot be predicted.
+StageTimes stage_times(const Subject& subject, const Setting& setting, const TimeSetting& time);
 
 std::string text_of(const StageTimes& times, const TimeSetting& time);
 Json json_of(const StageTimes& times, const TimeSetting& time);

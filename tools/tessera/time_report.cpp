@@ -9,6 +9,7 @@
 #include "cost/job.hpp"
 #include "cost/quantity.hpp"
 #include "plot/plot.hpp"
+#include "stage_times.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/memory.hpp"
 
@@ -80,6 +81,17 @@ namespace {
 
 TimedSetting timed(const Subject& subject, const Setting& setting, const std::vector<plan::StateSpec>& states,
                    const TimeSetting& time) {
+  if (setting.stages() > 1) {
+    const StageTimes times = stage_times(subject, setting, time);
+    tessera::Bytes peak;
+    for (const plan::RankRole& role : times.roles) peak = std::max(peak, plan::memory(role.plan).device());
+    return {.setting = setting,
+            .step = times.step(),
+            .rate = times.rate() / static_cast<double>(times.ranks()),
+            .share_of_peak = times.share_of_peak(),
+            .exposed = times.idle(),
+            .peak = peak};
+  }
   const plan::Plan planned = compile(compile_input(subject, setting, states));
   const TimeReport report = make_time_report(planned, subject, setting, time);
   return {.setting = setting,

@@ -65,7 +65,7 @@ struct TimedSetting {
   double step = 0;
   double rate = 0;
   double share_of_peak = 0;
-  double exposed = 0;
+  double exposed = 0;  // of stages: what each stands still in the mean, the bubble included
   tessera::Bytes peak = {};
 };
 // Every strategy, with prefetch 0, 1 and 2 where it gathers, and all of that again with a replica for each host.

@@ -187,16 +187,18 @@ Json json_of(const std::vector<TimedSetting>& settings) {
   Json list = Json::array();
   for (const TimedSetting& timed : settings) {
     const plan::PlanOptions& options = timed.setting.options;
-    list.push_back({{"strategy", to_string(options.strategy)},
-                    {"replicas", options.replicas},
-                    {"prefetch", options.prefetch},
-                    {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
-                    {"activation_checkpointing", timed.setting.activation_checkpointing},
-                    {"batch", timed.setting.batch},
-                    {"step_seconds", timed.step},
-                    {"rate", timed.rate},
-                    {"exposed", timed.exposed},
-                    {"peak", timed.peak.count()}});
+    Json entry = {{"strategy", to_string(options.strategy)},
+                  {"replicas", options.replicas},
+                  {"prefetch", options.prefetch},
+                  {"reshard_after_forward", resharding_json(options.reshard_after_forward)},
+                  {"activation_checkpointing", timed.setting.activation_checkpointing},
+                  {"batch", timed.setting.batch},
+                  {"step_seconds", timed.step},
+                  {"rate", timed.rate},
+                  {"exposed", timed.exposed},
+                  {"peak", timed.peak.count()}};
+    if (options.mesh) entry["mesh"] = options.mesh->text();
+    list.push_back(std::move(entry));
   }
   return list;
 }

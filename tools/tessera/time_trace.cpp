@@ -119,8 +119,8 @@ void write_timeline(const StageTimes& times, const TimeSetting& time, const std:
   for (std::size_t stage = 0; stage < times.stages.size(); ++stage) {
     timeline.add(times.roles[stage].plan, times.stages[stage].ranks, times.stages[stage].begin);
   }
-  write(timeline.document(times.roles.front().plan, times.setting.options.micro_batches,
-                          times.stages.front().window_steps, time.machine.name),
+  write(timeline.document(times.roles.front().plan, times.micro_batches, times.stages.front().window_steps,
+                          time.machine.name),
         path);
 }
 
