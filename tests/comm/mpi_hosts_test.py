@@ -3,8 +3,8 @@
 holds, training gives the bits of ranks that are threads, failures end the job, and nothing is left: no namespace, no
 process, no shared memory. Skipped, with the reason, where namespaces cannot be made.
 
-usage: mpi_hosts_test.py [--few] MPIRUN CONFORMANCE FAILING_RANK [TRAIN_GPT]
---few leaves one shape of each kind and one setting of each, for programs that a sanitizer makes slow.
+usage: mpi_hosts_test.py MPIRUN CONFORMANCE FAILING_RANK [TRAIN_GPT]
+TESSERA_TEST_MATRIX=reduced leaves one shape of each kind and one setting of each.
 """
 import os
 import pathlib
@@ -155,9 +155,8 @@ def check_order(hosts, mpirun, program):
 
 
 def main(*arguments):
-    few = arguments[0] == "--few"
-    mpirun, conformance, failing_rank, *train_gpt = arguments[few:]
-    some = slice(0, 1 if few else None)
+    mpirun, conformance, failing_rank, *train_gpt = arguments
+    some = slice(0, 1 if os.environ.get("TESSERA_TEST_MATRIX") == "reduced" else None)
     settings_of = {shape: settings[some] for shapes, settings in [(SHAPES, FLAT), (MESH_SHAPES, MESHES)] for shape in shapes[some]}
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         print("skipped: network namespaces need the programs ip and unshare")
