@@ -204,7 +204,7 @@ class Search {
     return candidate;
   }
 
-  // What a rank sends and transfers for each of its own samples.
+  // Returns what a rank sends and transfers for each of its own samples.
   static double moved_per_sample(const FitCandidate& candidate, const plan::Plan& planned) {
     const std::size_t sharing = planned.training_ranks() * planned.mesh.size(tessera::same_samples);
     const double samples =

@@ -36,7 +36,7 @@ StageTimes stage_times(const Subject& subject, const Setting& setting, const Tim
 std::string text_of(const StageTimes& times, const TimeSetting& time);
 Json json_of(const StageTimes& times, const TimeSetting& time);
 
-// As write_timeline() of one plan, with the ranks of all stages.
+// Writes a timeline like that of one plan, with the ranks of all stages.
 void write_timeline(const StageTimes& times, const TimeSetting& time, const std::string& path);
 
 }  // namespace tools

@@ -25,7 +25,7 @@ struct TimeSetting {
 // Reads the machine and the profile. Throws UsageError and DataError.
 TimeSetting time_setting(const TimeRequest& request);
 
-// What a micro-batch of the setting has to compute.
+// Returns what a micro-batch of the setting has to compute.
 Workload workload_of(const Subject& subject, const Setting& setting);
 
 inline constexpr std::size_t jittered_steps = 1000;
