@@ -39,14 +39,6 @@ TEST_CASE("what_would_give_a_wrong_value_is_an_error_that_names_the_parameter") 
     const char* words;
   };
   const std::vector<Case> cases{
-      {"a view of a unit that has closed",
-       [](auto& model, Perceptron&, const torch::Tensor& input) {
-         model.pass([&](Perceptron& net) {
-           const torch::Tensor kept = net.first->weight.t();
-           return torch::tanh(net.blocks[0]->as<nn::Linear>()->forward(net.first(input))).mm(kept.t()).sum();
-         });
-       },
-       "unit root was opened out of order"},
       {"a view that outlives the pass",
        [](auto& model, Perceptron&, const torch::Tensor& input) {
          const torch::Tensor kept = model.pass([](Perceptron& net) { return net.first->weight.expand({2, 13, 7}); });
@@ -60,6 +52,25 @@ TEST_CASE("what_would_give_a_wrong_value_is_an_error_that_names_the_parameter") 
          model.pass([](Perceptron& net) { net.first->weight.clamp_(-0.01, 0.01); });
        },
        "aten::clamp_ was to write parameter first.weight"},
+      {"memory that another tensor takes over",
+       [](auto& model, Perceptron&, const torch::Tensor&) {
+         model.pass([](Perceptron& net) { torch::empty({0}).set_(net.first->weight.detach()); });
+       },
+       "aten::set_ was to write parameter first.weight"},
+      {"a gradient of the program's own",
+       [](auto& model, Perceptron& net, const torch::Tensor& input) {
+         model.backward(model.forward(input).sum());
+         net.last->bias.mutable_grad() = torch::ones({3});
+         model.update();
+       },
+       "mutable_grad() of last.bias"},
+      {"zero_grad() of the module in front of an update",
+       [](auto& model, Perceptron& net, const torch::Tensor& input) {
+         model.backward(model.forward(input).sum());
+         net.zero_grad();
+         model.update();
+       },
+       "drop them by model.zero_grad()"},
       {"a write by a view",
        [](auto& model, Perceptron&, const torch::Tensor&) {
          const torch::NoGradGuard no_grad;

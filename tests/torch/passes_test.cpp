@@ -254,7 +254,11 @@ TEST_CASE("a_pass_that_is_thrown_away_leaves_no_trace") {
             model.zero_grad();
             plain_step(model, 3 * input);
             model.zero_grad();
-            plain_step(model, input);
+            plain_step(model, 3 * input);
+            model->zero_grad();  // the module's
+            const torch::Tensor scores = model.forward(input) * 2;
+            model->zero_grad();
+            model.backward(scores.square().sum());
           }) == expected);
   }
 }

@@ -23,6 +23,7 @@
 #include "src/module_tensors.hpp"
 #include "src/module_units.hpp"
 #include "src/pass_token.hpp"
+#include "src/unit_order.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
 #include "tessera/shard/watched_pass.hpp"
@@ -99,8 +100,7 @@ class ShardedModule::Implementation : public TensorOwner {
     try {
       watch_uses(forward_pass);
       for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-        const plan::WindowUse use{unit, WindowKind::forward};
-        if (std::find(learnt_.begin(), learnt_.end(), use) != learnt_.end()) continue;
+        if (std::find(learnt_.begin(), learnt_.end(), unit) != learnt_.end()) continue;
         throw UsageError(fmt::format("the pass that was learnt uses no parameter of unit {}", units_[unit].name));
       }
     } catch (...) {
@@ -128,8 +128,7 @@ class ShardedModule::Implementation : public TensorOwner {
       give_up();
     }
     model.shards_changed();
-    held_plan_ =
-        model.hold_plan("a module of libtorch trains, whose buffers stand in its memory: make a new model instead");
+    hold_plan();
     model.refresh_buffers_with([this] {
       require_known("buffer", distinct_buffers(*module_));
       for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
@@ -165,7 +164,7 @@ class ShardedModule::Implementation : public TensorOwner {
     }
     settle();
     require_known("parameter", distinct_parameters(*module_));
-    require_frozen_as_before();
+    follow_requires_grad();
     const Phase next = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
     if (next == Phase::forward) begin_micro_batch();
     for (BufferTensor* buffer : all_buffers_) buffer->from_runtime();
@@ -212,8 +211,9 @@ class ShardedModule::Implementation : public TensorOwner {
     switch (phase_) {
       case Phase::learning: return learn_use(unit);
       case Phase::forward: return use_in_forward(unit, parameter, operation);
-      case Phase::evaluation: return use_in_evaluation(unit);
+      case Phase::evaluation: return use_between_or_evaluate(unit, parameter, operation);
       case Phase::backward:
+        if (unplanned_) return evaluate(unit);
         if (go_back_to(unit)) return;
         throw UsageError(fmt::format("rank {}: {} uses parameter {} of unit {} in the backward pass of unit {}",
                                      world_.rank(), operation, parameter, units_[unit].name, units_[open_->unit].name));
@@ -288,6 +288,10 @@ class ShardedModule::Implementation : public TensorOwner {
   // the graph of an earlier pass that has saved one of them.
   tessera::FullyShard& ending_step(std::string_view call) {
     require_idle(call);
+    for (ParameterTensor* parameter : all_parameters_) {
+      const bool asked = parameter->take_gradient_asked();
+      if (asked || parameter->has_given_gradient()) refuse_gradient(*parameter);
+    }
     end_step();
     for (ParameterTensor* parameter : all_parameters_) {
       if (!parameter->parameter().options().frozen) parameter->tensor().unsafeGetTensorImpl()->bump_version();
@@ -298,6 +302,7 @@ class ShardedModule::Implementation : public TensorOwner {
   Bytes peak_activations() const { return peak_activations_; }
 
   void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) override {
+    if (phase_ == Phase::backward && unplanned_) return parameter.keep_gradient(gradient);
     if (phase_ != Phase::backward || !(open_->unit == unit || go_back_to(unit))) {
       throw UsageError(fmt::format(
           "rank {}: the gradient of {} came outside of the backward window of unit {}: call model.backward(loss), not "
@@ -401,7 +406,7 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   void make_sharded() {
-    if (!learnt_.empty() && !options_.program) options_.program = learnt_program();
+    if (!learnt_.empty() && !options_.program) options_.program = program_of(learnt_, learnt_);
     sharded_.emplace(world_, options_);
     for (ModuleUnit& unit : units_) {
       std::vector<NamedParameter> parameters;
@@ -428,16 +433,6 @@ class ShardedModule::Implementation : public TensorOwner {
     options.name = unit;
     options.prefix = "";
     return options;
-  }
-
-  plan::Program learnt_program() const {
-    plan::Program program;
-    program.micro_batch = learnt_;
-    for (const plan::WindowUse& use : learnt_) program.evaluation.push_back({use.unit, WindowKind::evaluate});
-    for (auto use = learnt_.rbegin(); use != learnt_.rend(); ++use) {
-      program.micro_batch.push_back({use->unit, WindowKind::backward});
-    }
-    return program;
   }
 
   void learn_use(std::size_t unit) {
@@ -498,7 +493,7 @@ class ShardedModule::Implementation : public TensorOwner {
   void note_order() {
     const plan::Plan& plan = sharded_->plan();
     if (plan.programs.size() != 1) return;
-    std::vector<std::size_t> forwards;
+    UnitOrder forwards;
     std::size_t backwards = 0;
     for (const plan::WindowUse& use : plan.programs.front().micro_batch) {
       if (use.resumes || use.kind == WindowKind::recompute) return;
@@ -506,17 +501,48 @@ class ShardedModule::Implementation : public TensorOwner {
       use.kind == WindowKind::forward ? forwards.push_back(use.unit) : void(++backwards);
     }
     if (backwards != forwards.size()) return;
+    UnitOrder evaluations;
     for (const plan::WindowUse& use : plan.programs.front().evaluation) {
       if (use.resumes) return;
-      evaluations_.push_back(use.unit);
+      evaluations.push_back(use.unit);
     }
     forwards_ = std::move(forwards);
+    evaluations_ = std::move(evaluations);
+  }
+
+  // The module's own zero_grad(), behind backward() and in front of the next pass, drops what that brought.
+  void follow_zero_grad() {
+    std::size_t asked = 0;
+    ParameterTensor* other = nullptr;
+    for (ParameterTensor* parameter : all_parameters_) {
+      const bool was_asked = parameter->take_gradient_asked();
+      if (parameter->has_given_gradient()) refuse_gradient(*parameter);
+      if (was_asked) ++asked;
+      if (!was_asked && !parameter->parameter().options().frozen) other = parameter;
+    }
+    if (asked == 0 || is_between_steps()) return;
+    if (other != nullptr) refuse_gradient(*other);
+    sharded_->discard_gradients();
+    end_granule();
+    end_step();
+  }
+
+  [[noreturn]] void refuse_gradient(const ParameterTensor& parameter) const {
+    throw UsageError(fmt::format(
+        "rank {}: mutable_grad() of {}, or zero_grad() of the module amid a step, changes nothing, because gradients "
+        "go to the ranks' shards: drop them by model.zero_grad(), change them by a hook (register_hook(), "
+        "sharded().on_reduced_gradient())",
+        world_.rank(), parameter.name()));
   }
 
   // With gradients: what was thrown away since the last backward pass is dropped.
   void begin_micro_batch() {
     if (!used_.empty() && !forwards_.empty() && is_thrown_away()) drop_pass();
-    if (used_.empty()) token_ = std::make_shared<const int>();
+    if (!used_.empty()) return;
+    follow_zero_grad();
+    token_ = std::make_shared<const int>();
+    begins_step_ = sharded_->plan().micro_batches(0) == 1 || is_between_steps();
+    unplanned_ = interleaves_ && begins_step_;
   }
 
   // With granules: its random numbers begin where every rank's would that computed it.
@@ -585,15 +611,11 @@ class ShardedModule::Implementation : public TensorOwner {
 
   // Windows that the pass left out come, too, so that ranks may differ in what they drop; gradients are zero.
   void drop_pass() {
-    close();
-    while (used_.size() < forwards_.size()) begin_forward(forwards_[used_.size()]);
-    turns_.clear();
-    for (std::size_t window = used_.size(); window > 0; --window) {
-      open(used_[window - 1], WindowKind::backward);
-      for (const auto& parameter : units_[open_->unit].parameters) parameter->zero_gradient(open_->window);
-    }
-    close();
-    used_.clear();
+    settle();
+    if (std::exchange(unplanned_, false)) used_.clear();
+    compute_->enter(sharded_->stream());
+    finish_windows();
+    compute_->leave();
     end_granule();
     if (sharded_->plan().micro_batches(0) > 1) return;
     sharded_->discard_gradients();
@@ -609,42 +631,134 @@ class ShardedModule::Implementation : public TensorOwner {
     used_.push_back(unit);
   }
 
+  // The rest of a micro-batch's windows, without a pass: parameters get the gradients that were kept, or zero.
+  void finish_windows() {
+    close();
+    while (used_.size() < forwards_.size()) begin_forward(forwards_[used_.size()]);
+    turns_.clear();
+    backward_begun_ = windows_opened_ + 1;
+    for (window_ = used_.size(); window_ > 0;) {
+      go_back();
+      for (const auto& parameter : units_[open_->unit].parameters) {
+        parameter->give_gradient(open_->window, open_->serial);
+      }
+    }
+    close();
+    used_.clear();
+  }
+
+  // ---- passes that no plan has the order for ----
+
+  // The windows that the pass has opened end without gradients, where the step has no others yet. It goes on in windows
+  // of evaluations, which come in any order, forward and backward; its gradients are kept until the planned windows.
+  void leave_plan(std::size_t unit, const std::string& cause) {
+    if (unplanned_) return;
+    if (!begins_step_ || sharded_->plan().diverges()) throw UsageError(cause);
+    meet(
+        fmt::format("unit {} came in an order that is not learnt, as it must on every rank (learn() knows the longest)",
+                    units_[unit].name));
+    UnitOrder used = used_;
+    finish_windows();
+    used_ = std::move(used);
+    sharded_->discard_gradients();
+    unplanned_ = true;
+  }
+
+  // Where another rank is elsewhere, both errors say where this one is.
+  void meet(const std::string& why) {
+    if (world_.size() > 1) world_.barrier(why);
+  }
+
+  void use_unplanned(std::size_t unit) {
+    used_.push_back(unit);
+    evaluate(unit);
+  }
+
+  // An evaluation between a forward pass and its backward pass is in no plan.
+  void use_between_or_evaluate(std::size_t unit, const std::string& parameter, const std::string& operation) {
+    if (!used_.empty()) {
+      leave_plan(
+          unit,
+          fmt::format(
+              "rank {}: {} uses parameter {} of unit {} in an evaluation between a forward pass and its backward(), in "
+              "front of which the step has had other micro-batches, or replicas train by themselves: evaluate in front "
+              "of "
+              "forward(), or behind update()",
+              world_.rank(), operation, parameter, units_[unit].name));
+      interleaves_ = true;
+    }
+    evaluate(unit);
+  }
+
+  // Behind its backward pass the step has the planned windows all the same, by a plan that the next such step goes by.
+  void end_unplanned() {
+    settle();
+    const UnitOrder forwards = joined(forwards_, std::exchange(used_, {}));
+    plan::Program program = program_of(forwards, interleaves_ ? there_and_back(evaluations_) : evaluations_);
+    const plan::Program& before = sharded_->plan().programs.front();
+    if (program.micro_batch != before.micro_batch || program.evaluation != before.evaluation) {
+      say_what_it_costs(forwards.size());
+      // recompile() reads the program where it has its options.
+      const_cast<FullyShardOptions&>(sharded_->options()).program = std::move(program);
+      replan();
+    }
+    unplanned_ = false;
+    finish_windows();
+  }
+
+  void say_what_it_costs(std::size_t windows) {
+    if (std::exchange(said_, true) || world_.rank() != 0) return;
+    world_.warn(
+        interleaves_
+            ? "a pass evaluates between forward() and backward(): such steps gather each unit several times, and hold "
+              "all gradients whole until their end; evaluate in front of forward(), or behind update(), to spare that"
+            : fmt::format("a step used units in an order that was not learnt: it held all gradients whole until its "
+                          "end, and a plan was made for its order, too, of {} forward windows in place of {}, which "
+                          "every step goes through; model.learn() is shown the longest pass before finalize()",
+                          windows, forwards_.size()));
+  }
+
+  // The runtime takes new memory, in which buffers stand.
+  void replan() {
+    for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
+    held_plan_.reset();
+    sharded_->recompile();
+    hold_plan();
+    for (BufferTensor* buffer : all_buffers_) buffer->move(sharded_->buffer(buffer->buffer()));
+    note_order();
+  }
+
+  void hold_plan() {
+    held_plan_ = sharded_->hold_plan(
+        "a module of libtorch trains, whose buffers stand in its memory: change requires_grad between steps, and the "
+        "next pass makes the plan anew");
+  }
+
   // Units in front of this one that the pass does not use have their windows all the same.
   void use_in_forward(std::size_t unit, const std::string& parameter, const std::string& operation) {
+    if (unplanned_) return use_unplanned(unit);
     const std::size_t done = std::min(used_.size(), forwards_.size());
     const auto found = std::find(forwards_.begin() + static_cast<std::ptrdiff_t>(done), forwards_.end(), unit);
     if (!forwards_.empty() && found == forwards_.end()) {
-      throw UsageError(
-          fmt::format("rank {}: {} uses parameter {}, and the forward window of unit {} was opened out of order: units "
-                      "come as they "
-                      "are declared, or as in the pass that learn() was shown, {}. {}",
-                      world_.rank(), operation, parameter, units_[unit].name,
-                      done == forwards_.size() ? "and all have come since the last backward()" : "each as often",
-                      advice_on_order()));
+      leave_plan(unit, text_of_order(unit, parameter, operation));
+      return use_unplanned(unit);
     }
     while (found != forwards_.end() && forwards_[used_.size()] != unit) begin_forward(forwards_[used_.size()]);
     begin_forward(unit);
   }
 
-  const char* advice_on_order() const {
-    if (passes_ > 1) {
-      return "A pass with gradients is still open around this one, such as one of model->… to the end of its full "
-             "expression: end it first";
-    }
-    return "Show the order, or several passes to one backward(), to model.learn() before finalize(), or make one unit "
-           "of "
-           "what takes turns (.units = tessera::torch::named({})); a pass that gets no backward() is dropped by "
-           "model.zero_grad()";
+  std::string text_of_order(std::size_t unit, const std::string& parameter, const std::string& operation) const {
+    return fmt::format(
+        "rank {}: {} uses parameter {}, and the forward window of unit {} was opened out of order, {}: show the "
+        "longest pass to model.learn() before finalize(), or make one unit of what takes turns (.units = "
+        "tessera::torch::named({{}}))",
+        world_.rank(), operation, parameter, units_[unit].name,
+        begins_step_ ? "where replicas train by themselves, whose plan stays as it is"
+                     : "where the step has had other micro-batches, so that no other order can be learnt in it");
   }
 
   // In any order: the program's evaluation is gone through, as often as it takes.
-  void use_in_evaluation(std::size_t unit) {
-    if (!used_.empty()) {
-      throw UsageError(
-          fmt::format("rank {}: an evaluation pass uses unit {} between a forward pass and its backward(): evaluate in "
-                      "front of forward(), or behind update()",
-                      world_.rank(), units_[unit].name));
-    }
+  void evaluate(std::size_t unit) {
     if (std::find(evaluations_.begin(), evaluations_.end(), unit) == evaluations_.end()) {
       return open(unit, WindowKind::evaluate);
     }
@@ -685,10 +799,15 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void begin_backward(const at::Tensor& loss) {
     close();
-    while (used_.size() < forwards_.size()) begin_forward(forwards_[used_.size()]);
+    // Nothing stands there yet.
+    if (begins_step_) {
+      for (ParameterTensor* parameter : all_parameters_) parameter->take_gradient_asked();
+    }
+    while (!unplanned_ && used_.size() < forwards_.size()) begin_forward(forwards_[used_.size()]);
     phase_ = Phase::backward;
     compute_->enter(sharded_->stream());
     compute_->note_use(loss);
+    if (unplanned_) return;
     window_ = reached_ = used_.size() - 1;
     backward_begun_ = windows_opened_ + 1;
     open(used_.back(), WindowKind::backward);
@@ -696,10 +815,11 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void end_backward() {
     reached_ = 0;
-    while (window_ > 0) go_back();
+    while (!unplanned_ && window_ > 0) go_back();
     close();
-    compute_->leave();
     peak_activations_ = std::max(peak_activations_, compute_->most_counted());
+    if (unplanned_) end_unplanned();
+    compute_->leave();
     used_.clear();
     end_granule();
     phase_ = Phase::idle;
@@ -767,7 +887,7 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void close() {
     if (!open_) return;
-    if (phase_ == Phase::backward) require_gradients();
+    if (phase_ == Phase::backward && open_->window.kind() == WindowKind::backward) require_gradients();
     hide(open_->unit);
     open_->window.close();
     open_.reset();
@@ -786,14 +906,22 @@ class ShardedModule::Implementation : public TensorOwner {
     }
   }
 
-  void require_frozen_as_before() const {
+  // The plan is made anew for what is trained from now on, and what no more: the same on every rank.
+  void follow_requires_grad() {
+    std::vector<ParameterTensor*> changed;
     for (ParameterTensor* parameter : all_parameters_) {
-      if (parameter->tensor().requires_grad() != parameter->parameter().options().frozen) continue;
-      throw UsageError(
-          fmt::format("requires_grad of parameter {} changed after finalize(): freeze before that; a part that gets "
-                      "gradients in some steps only has them dropped by zero_grad(), or is a model of its own",
-                      parameter->name()));
+      if (parameter->tensor().requires_grad() == parameter->parameter().options().frozen) changed.push_back(parameter);
     }
+    if (changed.empty()) return;
+    if (!used_.empty() || !is_between_steps()) {
+      throw UsageError(
+          fmt::format("requires_grad of parameter {} changed inside a step: change it behind update(), or zero_grad()",
+                      changed.front()->name()));
+    }
+    for (ParameterTensor* parameter : changed) parameter->follow_requires_grad();
+    meet(fmt::format("new plan, because requires_grad of {} changed, as it must on every rank",
+                     changed.front()->name()));
+    replan();
   }
 
   // The module goes on without the runtime: with its own values where they were never handed over, else without any.
@@ -814,7 +942,7 @@ class ShardedModule::Implementation : public TensorOwner {
     });
     forward_pass();
     close();
-    learnt_ = learning_->take_windows();
+    for (const plan::WindowUse& use : learning_->take_windows()) learnt_.push_back(use.unit);
   }
 
   void let_go() {
@@ -839,18 +967,22 @@ class ShardedModule::Implementation : public TensorOwner {
   std::shared_ptr<const std::string> held_plan_;  // from finalize() on
   Phase phase_ = Phase::not_finalized;
   std::optional<StandInModel> learning_;  // while a pass is watched
-  std::vector<plan::WindowUse> learnt_;   // its windows
+  UnitOrder learnt_;                      // its windows
   std::size_t passes_ = 0;                // inside each other
   std::size_t windows_before_ = 0;        // opened, when the outermost began
-  std::vector<std::size_t> used_;         // the same since the last backward pass
+  UnitOrder used_;                        // units, since the last backward pass
   std::vector<at::Tensor> turns_;         // one less
   std::size_t window_ = 0;                // of used_, that is open in a backward pass
   std::size_t reached_ = 0;               // the earliest one that may be
   std::size_t backward_begun_ = 0;        // the serial number of its first window
   // Units in the order of their windows; empty where programs are others than a forward and a backward pass.
-  std::vector<std::size_t> forwards_;
-  std::vector<std::size_t> evaluations_;
+  UnitOrder forwards_;
+  UnitOrder evaluations_;
   std::size_t evaluated_ = 0;           // of evaluations_, in the evaluation that is under way
+  bool begins_step_ = true;             // the first of used_ did
+  bool unplanned_ = false;              // the passes since the last backward pass, in windows of evaluations
+  bool interleaves_ = false;            // evaluations come between forward and backward passes
+  bool said_ = false;                   // what that costs
   std::shared_ptr<const void> token_;   // kept by the checkpointed parts of the passes since the last backward pass
   std::shared_ptr<const void> around_;  // that of the pass around this one, of another model
   std::optional<GranuleGenerators> generators_;  // with granules

@@ -51,6 +51,7 @@ constexpr const char* asked_by_set_data = "aten::_has_compatible_shallow_copy_ty
 bool writes(const c10::FunctionSchema& operation, std::size_t argument) {
   const std::string& name = operation.name();
   if (name == asked_by_set_data) return argument == 0;
+  if (name == "aten::set_") return true;  // what takes its memory over could write to it, unseen
   const c10::AliasInfo* const alias = operation.arguments()[argument].alias_info();
   // These two change what autograd knows of a tensor, and no value.
   return alias != nullptr && alias->isWrite() && name != "aten::requires_grad_" && name != "aten::retain_grad";

@@ -30,6 +30,7 @@ struct ParameterMark {
   std::size_t unit;
   std::string parameter;
   bool shown = false;
+  bool gradient_asked = false;  // for a place to write to: by zero_grad() of the module, or an assignment
 };
 
 // A tensor of this shape, and of these options' type and device, that has no values.

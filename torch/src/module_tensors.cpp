@@ -87,6 +87,11 @@ class ParameterAutograd final : public ::torch::autograd::AutogradMeta {
                     "clip_grad_… are not for it",
                     mark_->parameter));
   }
+  at::Tensor& mutable_grad() override {
+    mark_->gradient_asked = true;
+    return grad_;
+  }
+  bool has_gradient() const { return grad_.defined(); }
 
  private:
   std::shared_ptr<ParameterMark> mark_;
@@ -187,6 +192,7 @@ void ParameterTensor::take_own() {
 
 void ParameterTensor::watch_gradient() {
   tensor_.mutable_grad() = at::Tensor();
+  take_gradient_asked();
   ::torch::autograd::impl::set_grad_accumulator(
       tensor_, WeakNodePointer(NodePointer()));  // an earlier one may know another type
   accumulator_ = ::torch::autograd::impl::grad_accumulator(tensor_);
@@ -200,7 +206,8 @@ void ParameterTensor::hand_over(const Precision& precision) {
   own_ = at::Tensor();
   exchange_autograd(tensor_, std::make_unique<ParameterAutograd>(
                                  *::torch::autograd::impl::materialize_autograd_meta(tensor_), mark_));
-  if (!parameter_.options().frozen) watch_gradient();
+  was_trained_ = !parameter_.options().frozen;
+  if (was_trained_) watch_gradient();
 }
 
 void ParameterTensor::let_go() {
@@ -235,8 +242,30 @@ at::Tensor ParameterTensor::gradient_in(Window& window) const {
   return view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
 }
 
-void ParameterTensor::zero_gradient(Window& window) {
+void ParameterTensor::keep_gradient(const at::Tensor& gradient) {
+  kept_gradient_ = kept_gradient_.defined() ? kept_gradient_ + gradient : gradient;
+}
+
+void ParameterTensor::give_gradient(Window& window, std::size_t window_serial) {
+  const at::Tensor kept = std::exchange(kept_gradient_, {});
+  if (kept.defined()) return take_gradient(window, window_serial, kept);
   if (window.trains(parameter_)) gradient_in(window).zero_();
+}
+
+bool ParameterTensor::has_given_gradient() const {
+  return static_cast<const ParameterAutograd*>(tensor_.unsafeGetTensorImpl()->autograd_meta())->has_gradient();
+}
+
+void ParameterTensor::follow_requires_grad() {
+  const bool trains = tensor_.requires_grad();
+  if (trains && std::exchange(was_trained_, true)) {
+    throw UsageError(fmt::format(
+        "requires_grad of parameter {} was turned off and on again, and the optimizer's states of it went when it was "
+        "frozen: a part that gets gradients in some steps only is a model of its own, whose zero_grad() drops them",
+        name()));
+  }
+  parameter_.set_frozen(!trains);
+  if (trains) watch_gradient();
 }
 
 BufferTensor::BufferTensor(at::Tensor tensor, std::string name, at::Device device)
@@ -260,6 +289,10 @@ void BufferTensor::show(std::span<float> values) {
   if (tensor_.scalar_type() == at::kFloat) return show_as(tensor_, place_);
   if (tensor_.is_meta()) show_as(tensor_, at::empty(tensor_.sizes(), tensor_.options().device(device_)));
   take(place_);
+}
+
+void BufferTensor::move(std::span<float> values) {
+  place_.storage().set_data_ptr(at::DataPtr(values.data(), place_.device()));
 }
 
 void BufferTensor::take(const at::Tensor& values) {

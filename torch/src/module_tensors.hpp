@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "src/autograd_node.hpp"
 #include "src/hidden_tensor.hpp"
@@ -54,7 +55,15 @@ class ParameterTensor {
   // Takes a gradient to its place in the open backward window: the first one of the window is written, later ones are
   // added.
   void take_gradient(Window& window, std::size_t window_serial, const at::Tensor& gradient);
-  void zero_gradient(Window& window);
+  // Keeps one that came where no backward window is open.
+  void keep_gradient(const at::Tensor& gradient);
+  // Into the open backward window: what was kept, or zero.
+  void give_gradient(Window& window, std::size_t window_serial);
+  // Whether a place for the gradient was asked for since this was called last, and whether one stands there.
+  bool take_gradient_asked() { return std::exchange(mark_->gradient_asked, false); }
+  bool has_given_gradient() const;
+  // From the next plan on it trains, or no more, as its tensor says. Throws UsageError where it did so before.
+  void follow_requires_grad();
   std::size_t written_in() const { return written_in_; }  // the serial number of the last window that has a gradient
 
   const Node* accumulator() const { return accumulator_.get(); }  // null: it was not used yet, or is frozen
@@ -71,8 +80,10 @@ class ParameterTensor {
   at::Device device_;
   at::Tensor own_;
   at::Tensor hidden_;
-  at::Tensor shown_;            // the window's memory, which keeps its address; null while it is hidden
-  NodePointer accumulator_;     // kept, because autograd would make another one
+  at::Tensor shown_;         // the window's memory, which keeps its address; null while it is hidden
+  NodePointer accumulator_;  // kept, because autograd would make another one
+  at::Tensor kept_gradient_;
+  bool was_trained_ = false;
   std::size_t written_in_ = 0;  // the serial number of a window
 };
 
@@ -88,6 +99,7 @@ class BufferTensor {
   // Throws UsageError where the tensor has another shape than it came with, or shares its memory.
   void require_usable() const;
   void show(std::span<float> values);
+  void move(std::span<float> values);  // the same values stand there now
   void to_runtime();    // what the module has written, or was given; UsageError where fp32 does not hold it
   void from_runtime();  // what was loaded, or came from rank 0
   void let_go();        // its storage has memory of its own again, also for views
