@@ -196,13 +196,14 @@ void check_reduce_scatter_of_codes(World& world, Communicator& communicator, Str
 
 }  // namespace
 
-// The last takes several rounds of every backend that has rounds.
+// The last takes several rounds of every backend that has rounds, which all add up in the same way.
 void reduce_scatter_of_codes_sums_their_values_bitwise(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
   const std::size_t many = 9000 / static_cast<std::size_t>(world.size());
   for (const std::size_t blocks : {std::size_t{0}, std::size_t{1}, std::size_t{3}, many}) {
     for (const Accumulate accumulate : every_accumulate) {
+      if (blocks == many && accumulate != Accumulate::terms) continue;
       check_reduce_scatter_of_codes(
           world, *communicator, stream,
           {.shard_elements = blocks * block_of(DType::int8), .accumulate = accumulate, .divisor = 3.0f});
