@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "../sanitizers/sanitizers.hpp"
+
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
@@ -20,8 +22,9 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // Leaves this one, which runs, for another; returns when somebody goes on here.
-  void leave_for(Context& next);
+  // Leaves this one, which runs, for another; returns when somebody goes on here. It begins on one fiber's notes of the
+  // stack and would end on another's.
+  TESSERA_UNSEEN_BY_THREAD_SANITIZER void leave_for(Context& next);
 
  private:
 #ifdef __x86_64__

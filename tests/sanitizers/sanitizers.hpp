@@ -19,3 +19,12 @@
 #else
 #define TESSERA_THREAD_SANITIZER 0
 #endif
+
+// A function that ThreadSanitizer does not see: neither what it reads nor that it begins and ends.
+#if TESSERA_HAS_FEATURE(thread_sanitizer)
+#define TESSERA_UNSEEN_BY_THREAD_SANITIZER __attribute__((disable_sanitizer_instrumentation))
+#elif TESSERA_THREAD_SANITIZER
+#define TESSERA_UNSEEN_BY_THREAD_SANITIZER __attribute__((no_sanitize_thread))
+#else
+#define TESSERA_UNSEEN_BY_THREAD_SANITIZER
+#endif

@@ -229,6 +229,17 @@ class Fit(unittest.TestCase):
             sharing = len(stages) * int(mesh.partition("tensor=")[2] or 1)  # ranks of the same samples
             samples = 2 * 4 // sharing * entry["batch"]  # of a step on all four ranks
             self.assertAlmostEqual(entry["moved_per_sample"], 4 * moved / samples, delta=1)
+        # A batch for which a collective would be too large ends the search of that mesh, and so does what a mesh cannot have.
+        everything = plan("--layers", 2, "--dim", 1024, "--heads", 4, "--seq", 512, "--vocabulary", 256, "--micro-batches", 2,
+                          "--world", 4, "--strategy", "fsdp", "--fit", "1e6GB", "--meshes", "--prefetch", 1)
+        self.assertEqual(everything["impossible"], [])
+        self.assertEqual(len({each.get("mesh") for each in everything["fits"]}), 5)
+        recomputed = plan(*options, "--world", 4, "--strategy", "fsdp", "--fit", limit, "--meshes", "--activation-checkpointing", "yes")
+        self.assertEqual({each["setting"]: each["why"] for each in recomputed["impossible"]},
+                         {f"pipeline 2 x shard {name}, fsdp": "stages recompute nothing" for name in ("2", "1 x tensor 2")})
+        for more in (["--slow", "rank=1:2x"], ["--strategy", "hsdp"], ["--host-memory", "1GB"]):
+            done = plan_runs.run(TOOL, *options, "--world", 4, "--fit", limit, "--meshes", "--time", "--machine", "h100x8", "--fastest", *more)
+            self.assertEqual(done.returncode, 2, more)
         times = plan(*options, "--world", 4, "--fit", limit, "--meshes", "--time", "--machine", "h100x8", "--fastest")
         self.assertEqual(len(times["settings"]), len(found["fits"]))
         steps = [each["rate"] for each in times["settings"]]

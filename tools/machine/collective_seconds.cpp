@@ -107,6 +107,13 @@ double collective_seconds(const Machine& machine, const plan::Plan& plan, const 
 // Ranks of a host that send to another one share its network.
 double message_seconds(const Machine& machine, const plan::Plan& plan, std::size_t other_role, double bytes) {
   const plan::MeshShape& mesh = job_mesh(plan);
+  // So many ranks of a role stand next to each other: the axes inside pipeline have them.
+  std::size_t in_a_row = 1;
+  bool inside = true;
+  mesh.inwards_out([&](tessera::Axis axis) {
+    inside = inside && axis != tessera::Axis::pipeline;
+    if (inside) in_a_row *= mesh.size(axis);
+  });
   double longest = 0;
   for (plan::Coordinates place : {plan::Coordinates{}, mesh.last()}) {
     const auto rank_in = [&](std::size_t role) {
@@ -116,8 +123,7 @@ double message_seconds(const Machine& machine, const plan::Plan& plan, std::size
     const std::size_t here = rank_in(*plan.options.role), there = rank_in(other_role);
     const bool on_one_host = here / machine.ranks_per_host == there / machine.ranks_per_host;
     const Link& link = on_one_host ? machine.host : require_network(machine, plan);
-    const std::size_t apart = here < there ? there - here : here - there;
-    const auto at_once = static_cast<double>(on_one_host ? 1 : std::min(machine.ranks_per_host, apart));
+    const auto at_once = static_cast<double>(on_one_host ? 1 : std::min(machine.ranks_per_host, in_a_row));
     longest = std::max(longest, link.latency + at_once * bytes / link.bandwidth.at(bytes));
   }
   return longest;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "json/json.hpp"
+#include "tessera/base/error.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
@@ -42,7 +43,14 @@ class Search {
       for (const std::size_t replicas : numbers_of_replicas()) add(best_of(variants({strategy}), replicas));
     }
     for (const plan::MeshShape& mesh : meshes()) {
-      for (const Strategy strategy : strategies()) add(best_on(mesh, strategy));
+      for (const Strategy strategy : strategies()) {
+        std::string why;
+        if (std::optional<FitCandidate> best = best_on(mesh, strategy, why)) {
+          add(std::move(*best));
+        } else {
+          fit.impossible.emplace_back(fmt::format("{}, {}", mesh.text(), to_string(strategy)), why);
+        }
+      }
     }
     if (fit.fitting.empty() && question_.freedom.offload && !question_.freedom.meshes) {
       fit.offloads = true;
@@ -154,27 +162,36 @@ class Search {
     return result;
   }
 
-  FitCandidate best_on(const plan::MeshShape& mesh, Strategy strategy) {
+  // None where nothing on this mesh can be planned, and then says why.
+  std::optional<FitCandidate> best_on(const plan::MeshShape& mesh, Strategy strategy, std::string& why) {
     std::optional<FitCandidate> best;
     for (Setting& setting : variants({strategy})) {
       setting.options.mesh = mesh;
-      if (setting.stages() > 1 && setting.activation_checkpointing) continue;
-      FitCandidate candidate = best_batch_on_mesh(setting);
-      if (!best || is_better(candidate, *best)) best = std::move(candidate);
+      if (setting.stages() > 1 && setting.activation_checkpointing) {
+        why = "stages recompute nothing";
+        continue;
+      }
+      std::optional<FitCandidate> candidate = best_batch_on_mesh(setting, why);
+      if (candidate && (!best || is_better(*candidate, *best))) best = std::move(candidate);
     }
-    return *best;
+    return best;
   }
 
-  // Messages and windows' collectives grow with the batch, so each one has plans of its own.
-  FitCandidate best_batch_on_mesh(Setting setting) const {
+  // Messages and windows' collectives grow with the batch, so each one has plans of its own, up to their largest size.
+  std::optional<FitCandidate> best_batch_on_mesh(Setting setting, std::string& why) const {
     std::optional<FitCandidate> best;
     for (const std::size_t batch : batches()) {
       setting.batch = batch;
-      FitCandidate candidate = setting.stages() > 1 ? of_stages(setting) : of_slices(setting);
-      if (best && !fits(candidate)) break;
-      best = std::move(candidate);
+      try {
+        FitCandidate candidate = setting.stages() > 1 ? of_stages(setting) : of_slices(setting);
+        if (best && !fits(candidate)) break;
+        best = std::move(candidate);
+      } catch (const tessera::UsageError& error) {
+        why = error.what();
+        break;
+      }
     }
-    return *best;
+    return best;
   }
 
   FitCandidate of_slices(const Setting& setting) const {
@@ -510,7 +527,10 @@ std::string text_of(const FitQuestion& question, const Fit& fit) {
                                                      : "the host's memory, or where that is too small to the disk";
     text += fmt::format("\nNothing fits with everything on the device, so as little as will do moves to {}.\n", place);
   }
-  if (fit.too_large.empty()) return text + "\nEverything fits.\n";
+  if (!fit.impossible.empty()) text += "\nWhat cannot be planned:\n";
+  for (const auto& [name, why] : fit.impossible) text += fmt::format("  {}: {}\n", name, why);
+  if (fit.too_large.empty())
+    return text + (fit.impossible.empty() ? "\nEverything fits.\n" : "\nEverything else fits.\n");
   text += "\nWhat does not fit:\n";
   for (const FitCandidate& candidate : fit.too_large) {
     text += fmt::format("  {}: {}\n", setting_text(question.subject, candidate.setting), reason(question, candidate));
@@ -529,10 +549,14 @@ Json json_of(const FitQuestion& question, const Fit& fit) {
     entry["largest_term_bytes"] = term.size.count();
     too_large.push_back(std::move(entry));
   }
-  return {{"model", question.subject.name()},
-          {"limit", question.limit.count()},
-          {"fits", fitting},
-          {"does_not_fit", too_large}};
+  Json json = {{"model", question.subject.name()},
+               {"limit", question.limit.count()},
+               {"fits", fitting},
+               {"does_not_fit", too_large}};
+  if (!question.freedom.meshes) return json;
+  json["impossible"] = Json::array();
+  for (const auto& [name, why] : fit.impossible) json["impossible"].push_back({{"setting", name}, {"why", why}});
+  return json;
 }
 
 }  // namespace tools

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "json/json.hpp"
@@ -39,6 +40,8 @@ struct Fit {
   std::vector<FitCandidate> fitting;
   std::vector<FitCandidate> too_large;  // in the order of the search
   bool offloads = false;                // nothing fits with everything on the device
+  // Meshes that cannot be planned with what is given, and why.
+  std::vector<std::pair<std::string, std::string>> impossible = {};
 };
 Fit find_fit(const FitQuestion& question, const std::vector<tessera::plan::StateSpec>& optimizer_states);
 

@@ -331,9 +331,11 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
              "and masters of as few units as will do move (--offload) to the host's memory, or to the disk: see "
              "--offload-to and --host-memory"},
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
-  line.flag("--meshes", request.freedom.meshes,
-            "With --fit: also a GPT's slices among 2, 4 and 8 ranks along tensor, and as many stages along pipeline as "
-            "there are micro-batches or fewer (1f1b, without recomputation), the rest of the ranks sharding");
+  line.flag(
+      "--meshes", request.freedom.meshes,
+      "With --fit: also a GPT's slices among 2, 4 and 8 ranks along tensor, and as many stages along pipeline as "
+      "there are micro-batches or fewer (1f1b, without recomputation), the rest of the ranks sharding. Nothing moves "
+      "to the host's memory then");
   line.take({"--host-memory", "SIZE",
              "With --fit: the host's memory of a rank. What has to move and is more than that goes to the disk with "
              "--offload-to disk:FOLDER, which without --host-memory takes all that moves [no limit]"},
@@ -470,6 +472,7 @@ void check_parameters_alone(const CommandLine& line) {
                "--outer-fragments",
                "--compare",
                "--fit",
+               "--meshes",
                "--host-memory",
                "--draw",
                "--machine",
@@ -505,7 +508,16 @@ void check_meshes(const CommandLine& line, const PlanRequest& request) {
   if (!request.freedom.meshes) return;
   if (!request.fit) throw OptionError("--meshes is for what --fit tries: it needs --fit");
   if (!request.subject->has_stages()) throw OptionError("--meshes: only a GPT is cut into slices and stages here");
-  refuse_with(line, "--meshes", {"--replicas", "--granules", "--outer-every", "--accumulate-mode", "--offload"});
+  refuse_with(line, "--meshes",
+              {"--replicas", "--granules", "--outer-every", "--accumulate-mode", "--offload", "--offload-to",
+               "--host-memory", "--profile", "--slow", "--draw"});
+  const Strategy strategy = request.setting.options.strategy;
+  if (strategy == Strategy::hsdp || strategy == Strategy::hfsdp) {
+    throw OptionError(
+        fmt::format("--meshes tries one replica, with which {} is fsdp: take --strategy fsdp, or --fit "
+                    "without --meshes",
+                    to_string(strategy)));
+  }
 }
 
 void require_mesh(const tessera::plan::PlanOptions& options) {
@@ -609,6 +621,11 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     const std::optional<tessera::plan::MeshShape>& mesh = request.setting.options.mesh;
     if (mesh && mesh->size(tessera::Axis::tensor) > 1 && !request.subject->has_slices())
       throw OptionError("--mesh: only a GPT's layers have slices along tensor here");
+    if (const std::size_t slices = mesh ? mesh->size(tessera::Axis::tensor) : 1;
+        slices > 1 && request.subject->heads() % slices != 0) {
+      throw OptionError(fmt::format("--mesh: {} ranks along tensor do not divide the model's {} heads", slices,
+                                    request.subject->heads()));
+    }
     check_stages(line, request);
     check_meshes(line, request);
     tessera::trainer::check_offloaded_activations(request.setting.options.offload,

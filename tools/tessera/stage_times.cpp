@@ -77,7 +77,7 @@ Json json_of(const StageTimes& times, const TimeSetting& time) {
   return {{"machine", time.machine.name},
           {"step_seconds", times.step()},
           {"tokens_per_second_and_rank", times.rate() / static_cast<double>(times.ranks())},
-          {"model_flops", times.flops},
+          {"model_flops", times.flops / static_cast<double>(times.ranks())},
           {"share_of_peak", times.peak > 0 ? Json(times.share_of_peak()) : Json()},
           {"stages", stages}};
 }

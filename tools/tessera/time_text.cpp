@@ -180,7 +180,9 @@ std::string text_of(const Subject& subject, const std::vector<TimedSetting>& set
                     timed.share_of_peak > 0 ? percent_text(timed.share_of_peak) : "-", seconds_text(timed.exposed),
                     to_string(timed.peak)});
   }
-  return table(rows);
+  const bool has_stages = std::any_of(settings.begin(), settings.end(),
+                                      [](const TimedSetting& timed) { return timed.setting.stages() > 1; });
+  return table(rows) + (has_stages ? "exposed of stages: all the time in which each stands still, in the mean\n" : "");
 }
 
 Json json_of(const std::vector<TimedSetting>& settings) {

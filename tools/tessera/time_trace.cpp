@@ -51,6 +51,7 @@ class Timeline {
     const plan::PlanOptions& options = planned.options;
     Json about = {{"tessera_trace", 1},
                   {"ranks", planned.job_ranks()},
+                  {"stages", planned.roles()},
                   {"strategy", to_string(options.strategy)},
                   {"prefetch", options.prefetch},
                   {"micro_batches", micro_batches},
