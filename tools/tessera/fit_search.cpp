@@ -168,7 +168,7 @@ class Search {
     for (Setting& setting : variants({strategy})) {
       setting.options.mesh = mesh;
       if (setting.stages() > 1 && setting.activation_checkpointing) {
-        why = "stages recompute nothing";
+        if (why.empty()) why = "stages recompute nothing";
         continue;
       }
       std::optional<FitCandidate> candidate = best_batch_on_mesh(setting, why);
@@ -187,7 +187,7 @@ class Search {
         if (best && !fits(candidate)) break;
         best = std::move(candidate);
       } catch (const tessera::UsageError& error) {
-        why = error.what();
+        if (why.empty()) why = error.what();
         break;
       }
     }
