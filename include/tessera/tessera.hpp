@@ -76,6 +76,7 @@
 #include "tessera/plan/strategy.hpp"
 #include "tessera/plan/verify.hpp"
 #include "tessera/plan/whole.hpp"
+#include "tessera/shard/adapted_model.hpp"
 #include "tessera/shard/buffer.hpp"
 #include "tessera/shard/collective.hpp"
 #include "tessera/shard/dlpack.hpp"

@@ -20,6 +20,7 @@
 #include "shard/plan_advice.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
+#include "tessera/shard/adapted_model.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 
 namespace tessera {
@@ -563,6 +564,19 @@ void ShardedModel::recompile() {
   model.executor_or_null->begin(program);
   carried.restore(model.plan, model.units, *model.executor_or_null);
   model.values_are_gone = false;
+}
+
+void AdaptedModel::recompile(plan::Program program) {
+  if (!state().programs.empty()) {
+    throw UsageError("recompile(program): the model's programs were declared by add_program()");
+  }
+  std::optional<plan::Program> before = std::exchange(state().options.program, std::move(program));
+  try {
+    recompile();
+  } catch (...) {
+    state().options.program = std::move(before);
+    throw;
+  }
 }
 
 const plan::Plan& ShardedModel::plan() const {

@@ -26,6 +26,7 @@
 #include "src/unit_order.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/cuda.hpp"
+#include "tessera/shard/adapted_model.hpp"
 #include "tessera/shard/watched_pass.hpp"
 
 namespace tessera::torch {
@@ -698,9 +699,7 @@ class ShardedModule::Implementation : public TensorOwner {
     const plan::Program& before = sharded_->plan().programs.front();
     if (program.micro_batch != before.micro_batch || program.evaluation != before.evaluation) {
       say_what_it_costs(forwards.size());
-      // recompile() reads the program where it has its options.
-      const_cast<FullyShardOptions&>(sharded_->options()).program = std::move(program);
-      replan();
+      replan(std::move(program));
     }
     unplanned_ = false;
     finish_windows();
@@ -719,10 +718,10 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   // The runtime takes new memory, in which buffers stand.
-  void replan() {
+  void replan(std::optional<plan::Program> program = std::nullopt) {
     for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
     held_plan_.reset();
-    sharded_->recompile();
+    program ? sharded_->recompile(std::move(*program)) : sharded_->recompile();
     hold_plan();
     for (BufferTensor* buffer : all_buffers_) buffer->move(sharded_->buffer(buffer->buffer()));
     note_order();
@@ -963,7 +962,7 @@ class ShardedModule::Implementation : public TensorOwner {
   std::vector<ParameterTensor*> all_parameters_;
   std::vector<BufferTensor*> all_buffers_;
   std::unordered_set<const void*> known_;  // their tensors
-  std::optional<tessera::FullyShard> sharded_;
+  std::optional<AdaptedModel> sharded_;
   std::shared_ptr<const std::string> held_plan_;  // from finalize() on
   Phase phase_ = Phase::not_finalized;
   std::optional<StandInModel> learning_;  // while a pass is watched

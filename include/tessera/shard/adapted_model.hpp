@@ -1,0 +1,26 @@
+// A FullyShard beneath an adapter, which sees only as a pass runs in which order another library's modules use units.
+#pragma once
+
+#include <utility>
+
+#include "tessera/plan/program.hpp"
+#include "tessera/shard/fully_shard.hpp"
+
+#pragma GCC visibility push(default)
+
+namespace tessera {
+
+class AdaptedModel : public FullyShard {
+ public:
+  explicit AdaptedModel(World& world, FullyShardOptions options = {}) : FullyShard(world, std::move(options)) {}
+
+  using FullyShard::recompile;
+  // The same with another program in place of FullyShardOptions::program or its default: windows come in another order,
+  // or more often. Throws UsageError where programs were declared by add_program(). What recompile() refuses leaves the
+  // program as it was, too.
+  void recompile(plan::Program program);
+};
+
+}  // namespace tessera
+
+#pragma GCC visibility pop
