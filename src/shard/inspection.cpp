@@ -290,6 +290,13 @@ Trace ModelInspection::trace(TraceSteps steps) {
   return Trace(*this, recorder);
 }
 
-std::string ModelInspection::types_table() const { return tessera::types_table(plan()); }
+std::string ModelInspection::types_table() const {
+  if (state().roles.empty()) return tessera::types_table(plan());
+  std::string text;
+  for (const plan::RankRole& role : state().roles) {
+    text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n", role.name, tessera::types_table(role.plan));
+  }
+  return text;
+}
 
 }  // namespace tessera

@@ -58,6 +58,10 @@ def check_text(program):
     # The table is used twice, so its gradients add up on the rank and travel in fp32.
     assert table["embedding"] == ["bf16", "bf16", "fp32"] and table["blocks.0"] == ["bf16", "bf16", "bf16"], types
     assert table["final"] == ["fp32", "fp32", "fp32"], types
+    staged = trainer_runs.run(program, "--layers", 2, "--dim", 12, "--heads", 3, "--seq", SEQ, "--batch", 2, "--threads", 1, "--steps", 1,
+                              "--sample", 0, "--ranks", 2, "--mesh", "pipeline=2", "--accumulate", 2, "--show-types").stdout
+    table = [line.split()[0] for line in staged.splitlines() if " fp32 " in line and "bytes" not in line]
+    assert {"embedding", "blocks.0", "blocks.1", "final"} <= set(table), staged
     types = trainer_runs.run(program, "--layers", 2, *MODEL, "--show-types",
                              variables={"TESSERA_INSTRUCTION_SET": "portable"}).stdout
     assert "rows with portable; products of fp32 " in types and "; 1 thread\n" in types, types
