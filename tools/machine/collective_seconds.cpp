@@ -25,18 +25,22 @@ struct Spread {
 // Ranks of all roles share hosts.
 const plan::MeshShape& job_mesh(const plan::Plan& plan) { return plan.options.role ? *plan.options.mesh : plan.mesh; }
 
+// Neighbours along the innermost of these axes stand so many ranks apart: as many as the axes inside it have.
+std::size_t ranks_apart(const plan::MeshShape& mesh, tessera::AxisSet axes) {
+  std::size_t inside = 1;
+  bool reached = axes.empty();
+  mesh.inwards_out([&](tessera::Axis axis) {
+    reached = reached || axes.contains(axis);
+    if (!reached) inside *= mesh.size(axis);
+  });
+  return inside;
+}
+
 Spread spread_of(const Machine& machine, const plan::Plan& plan, tessera::AxisSet group) {
   const plan::MeshShape& mesh = job_mesh(plan);
   const auto per_host = static_cast<double>(std::min(machine.ranks_per_host, mesh.size()));
   const auto ranks = static_cast<double>(mesh.size(group));
-  // Members stand next to each other, or as many ranks apart as the axes inside the group's have.
-  std::size_t inside = 1;
-  bool reached = group.empty();
-  mesh.inwards_out([&](tessera::Axis axis) {
-    reached = reached || group.contains(axis);
-    if (!reached) inside *= mesh.size(axis);
-  });
-  const auto apart = static_cast<double>(inside);
+  const auto apart = static_cast<double>(ranks_apart(mesh, group));
   const double on_host = std::clamp(std::floor(per_host / apart), 1.0, ranks);
   return {ranks, std::ceil(ranks / on_host), on_host, std::max(1.0, std::floor(per_host / on_host))};
 }
@@ -107,13 +111,7 @@ double collective_seconds(const Machine& machine, const plan::Plan& plan, const 
 // Ranks of a host that send to another one share its network.
 double message_seconds(const Machine& machine, const plan::Plan& plan, std::size_t other_role, double bytes) {
   const plan::MeshShape& mesh = job_mesh(plan);
-  // So many ranks of a role stand next to each other: the axes inside pipeline have them.
-  std::size_t in_a_row = 1;
-  bool inside = true;
-  mesh.inwards_out([&](tessera::Axis axis) {
-    inside = inside && axis != tessera::Axis::pipeline;
-    if (inside) in_a_row *= mesh.size(axis);
-  });
+  const std::size_t in_a_row = ranks_apart(mesh, tessera::Axis::pipeline);  // of one role
   double longest = 0;
   for (plan::Coordinates place : {plan::Coordinates{}, mesh.last()}) {
     const auto rank_in = [&](std::size_t role) {
