@@ -48,6 +48,7 @@ AbstractRank::AbstractRank(const Plan& plan, const Coordinates& place, std::size
       past_(plan.buffers.size()),
       prune_at_(plan.buffers.size(), smallest_pruned),
       unread_(plan.buffers.size(), false),
+      owed_(plan.buffers.size(), false),
       summed_(plan.buffers.size()),
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
@@ -177,8 +178,14 @@ bool waits_on_host(const Access& access) {
 
 }  // namespace
 
+// A slot of what has its home in another memory.
+bool has_its_home_elsewhere(const Access& access) {
+  return access.role == Role::master_slot || access.role == Role::state_slot;
+}
+
 // Gradients travel by way of slots and of sums on the rank: each must have been taken on before its place is used
-// again, and before its unit's norm and update.
+// again, and before its unit's norm and update. New masters and states must have been brought home by then, whoever
+// else has read them.
 void AbstractRank::check_not_lost(EventPoint here, const Access& access, const Report& report) {
   const OperationKind kind = plan_->at(here).kind;
   const bool begins_anew = kind == OperationKind::accumulate || kind == OperationKind::prepare_gradient;
@@ -187,9 +194,10 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
   std::size_t buffer = ends ? access.range.buffer : no_buffer;
   if (!ends && uses_sum(kind, access) && access.tenant != no_unit)
     buffer = plan_->unit_buffers[access.tenant][Role::accumulation].buffer;
-  if (access.range.size == Bytes(0) || buffer == no_buffer || !unread_[buffer]) return;
+  if (access.range.size == Bytes(0) || buffer == no_buffer || (!unread_[buffer] && !owed_[buffer])) return;
   report(ViolationKind::lost, here, here,
-         fmt::format("{} comes before anybody has read what stands in {}", describe(*plan_, here),
+         fmt::format("{} comes before {} what stands in {}", describe(*plan_, here),
+                     unread_[buffer] ? "anybody has read" : "the host or the disk has",
                      plan_->buffers[buffer].name));
 }
 
@@ -258,6 +266,11 @@ void AbstractRank::note_unread(const Operation& operation, const Access& access)
   const bool is_slot = category == Category::parameter_slots || category == Category::gradient_slots ||
                        category == Category::staging || waits_on_host(access);
   const bool is_written = access.mode == AccessMode::write || access.mode == AccessMode::update;
+  if (operation.kind == OperationKind::transfer) {
+    owed_[buffer] = false;
+  } else if (is_written && has_its_home_elsewhere(access)) {
+    owed_[buffer] = true;
+  }
   if (!is_written) {
     // A sum on the rank may stand where it is reduced: others read the result there.
     if (is_slot || operation.kind == OperationKind::reduce_scatter) unread_[buffer] = false;
@@ -362,7 +375,7 @@ void AbstractRank::append_signature(std::vector<std::uint64_t>& out) const {
     out.push_back(contents_[buffer].tenant());
     const Sum& sum = summed_[buffer];
     for (const std::uint64_t value :
-         {std::uint64_t{unread_[buffer]}, std::uint64_t{sum.ranks}, std::uint64_t{sum.tied}, sum.bytes.begin,
+         {std::uint64_t{unread_[buffer]}, std::uint64_t{owed_[buffer]}, std::uint64_t{sum.ranks}, std::uint64_t{sum.tied}, sum.bytes.begin,
           sum.bytes.end, std::uint64_t{contents_[buffer].written().size()}}) {
       out.push_back(value);
     }

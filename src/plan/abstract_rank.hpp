@@ -193,6 +193,7 @@ class AbstractRank {
   std::vector<AccessList<PastAccess>> past_;        // by buffer; what is settled goes now and then
   std::vector<std::size_t> prune_at_;               // by buffer: when past_ has grown to so many
   std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
+  std::vector<bool> owed_;                          // by buffer: slots whose new values have not been brought home
   std::vector<Sum> summed_;                         // by buffer
   EventPoint last_collective_{none, none};
 
