@@ -197,8 +197,7 @@ void AbstractRank::check_not_lost(EventPoint here, const Access& access, const R
   if (access.range.size == Bytes(0) || buffer == no_buffer || (!unread_[buffer] && !owed_[buffer])) return;
   report(ViolationKind::lost, here, here,
          fmt::format("{} comes before {} what stands in {}", describe(*plan_, here),
-                     unread_[buffer] ? "anybody has read" : "the host or the disk has",
-                     plan_->buffers[buffer].name));
+                     unread_[buffer] ? "anybody has read" : "the host or the disk has", plan_->buffers[buffer].name));
 }
 
 // Every gradient reaches every replica, unless they train by themselves or have a unit each: what a hook sees, what
@@ -375,8 +374,8 @@ void AbstractRank::append_signature(std::vector<std::uint64_t>& out) const {
     out.push_back(contents_[buffer].tenant());
     const Sum& sum = summed_[buffer];
     for (const std::uint64_t value :
-         {std::uint64_t{unread_[buffer]}, std::uint64_t{owed_[buffer]}, std::uint64_t{sum.ranks}, std::uint64_t{sum.tied}, sum.bytes.begin,
-          sum.bytes.end, std::uint64_t{contents_[buffer].written().size()}}) {
+         {std::uint64_t{unread_[buffer]}, std::uint64_t{owed_[buffer]}, std::uint64_t{sum.ranks},
+          std::uint64_t{sum.tied}, sum.bytes.begin, sum.bytes.end, std::uint64_t{contents_[buffer].written().size()}}) {
       out.push_back(value);
     }
     for (const Interval& bytes : contents_[buffer].written()) {
