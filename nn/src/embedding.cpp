@@ -308,16 +308,16 @@ void Embedding<T>::form_logits(Window& window, ActivationStack& stack, MatrixVie
 
 template <Element T>
 void Embedding<T>::backward_of(Window& window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
-                               MatrixView<T> dx) {
+                               const Wanted& wanted) {
   const ScratchScope scope(stack);
   const std::size_t room = linear_scratch<T>(saved.x.rows, shape_.dim, ids_.count, device_of(window, stack));
   enqueue(window, linear_backward<T>,
           {.x = saved.x,
            .weight = table(window),
            .dy = gradient.matrix,
-           .dx = dx,
+           .dx = wanted.dx,
            .dy_stride = gradient.stride,
-           .dweight = table_gradient(window).data,
+           .dweight = wanted.table ? table_gradient(window).data : nullptr,
            .scratch = stack.push<float>(room).data()});
 }
 
@@ -331,7 +331,7 @@ typename Embedding<T>::SavedLogits Embedding<T>::forward(Window& window, Activat
 template <Element T>
 void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedLogits& saved,
                             MatrixView<const T> dlogits, MatrixView<T> dx) {
-  backward_of(window, stack, saved, {{const_cast<T*>(dlogits.data), dlogits.rows, dlogits.columns}, 0}, dx);
+  backward_of(window, stack, saved, {{const_cast<T*>(dlogits.data), dlogits.rows, dlogits.columns}, 0}, {dx});
 }
 
 template <Element T>
@@ -352,15 +352,33 @@ typename Embedding<T>::SavedLoss Embedding<T>::forward(Window& window, Activatio
   return saved;
 }
 
+// In the place of the logits.
 template <Element T>
-void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
+typename Embedding<T>::Logits Embedding<T>::gradient_of_logits(Window& window, ActivationStack& stack,
+                                                               const SavedLoss& saved) {
   const Prediction<T>& of = saved.prediction;
   if (of.at_once && !shape_.slices.any()) {
     loss_.at_once(window, stack, of.logits, of.targets, of.loss, saved.stride);
   } else {
     loss_.backward(window, stack, saved.loss, of.logits);
   }
-  backward_of(window, stack, saved.linear, {of.logits, saved.stride}, dx);
+  return {of.logits, saved.stride};
+}
+
+template <Element T>
+void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
+  backward_of(window, stack, saved.linear, gradient_of_logits(window, stack, saved), {dx});
+}
+
+template <Element T>
+void Embedding<T>::backward_input(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
+  require_one_backward_pass(shape_.slices.any());
+  backward_of(window, stack, saved.linear, gradient_of_logits(window, stack, saved), {dx, false});
+}
+
+template <Element T>
+void Embedding<T>::backward_parameters(Window& window, ActivationStack& stack, const SavedLoss& saved) {
+  backward_of(window, stack, saved.linear, {saved.prediction.logits, saved.stride}, {});
 }
 
 #define TESSERA_EMBEDDING(T)                                                               \

@@ -36,6 +36,24 @@ void FeedForward<T>::backward(Window& window, ActivationStack& stack, const Save
   fc_.backward(window, stack, saved.fc, dsums, dx);
 }
 
+template <Element T>
+typename FeedForward<T>::Between FeedForward<T>::backward_input(Window& window, ActivationStack& stack,
+                                                                const Saved& saved, MatrixView<const T> dy,
+                                                                MatrixView<T> dx) {
+  const auto dsums = stack.push<T>(saved.sums.rows, fc_.out());
+  Between between;
+  between.proj = proj_.backward_input(window, stack, saved.proj, dy, dsums, saved.sums);
+  between.fc = fc_.backward_input(window, stack, saved.fc, dsums, dx);
+  return between;
+}
+
+template <Element T>
+void FeedForward<T>::backward_parameters(Window& window, ActivationStack& stack, const Saved& saved,
+                                         const Between& between) {
+  proj_.backward_parameters(window, stack, saved.proj, between.proj);
+  fc_.backward_parameters(window, stack, saved.fc, between.fc);
+}
+
 #define TESSERA_FEED_FORWARD(T) template class FeedForward<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_FEED_FORWARD)
 

@@ -110,13 +110,38 @@ void LayerNorm<T>::add_backward(Window& window, ActivationStack& stack, const Sa
 }
 
 template <Element T>
+typename LayerNorm<T>::Between LayerNorm<T>::backward_input(Window& window, ActivationStack& stack, const Saved& saved,
+                                                            MatrixView<const T> dy, MatrixView<T> dx) {
+  require_one_backward_pass(sums_.has_value());
+  backward_with(window, stack, saved, {.dy = dy, .residual = nullptr, .dx = dx, .of_parameters = false});
+  return dy;
+}
+
+template <Element T>
+typename LayerNorm<T>::Between LayerNorm<T>::add_backward_input(Window& window, ActivationStack& stack,
+                                                                const Saved& saved, MatrixView<const T> dy,
+                                                                MatrixView<T> dx) {
+  require_one_backward_pass(sums_.has_value());
+  backward_with(window, stack, saved, {.dy = dy, .residual = dx.data, .dx = dx, .of_parameters = false});
+  return dy;
+}
+
+// Forms the gradient of x once more, which costs little beside its own sums.
+template <Element T>
+void LayerNorm<T>::backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy) {
+  const ScratchScope scope(stack);
+  const auto unused = stack.push<T>(dy.rows, dy.columns);
+  backward_with(window, stack, saved, {.dy = dy, .residual = nullptr, .dx = unused});
+}
+
+template <Element T>
 void LayerNorm<T>::backward_with(Window& window, ActivationStack& stack, const Saved& saved,
                                  const Gradients& gradients) {
   const ScratchScope scope(stack);
   const auto scratch = stack.push<float>(layer_norm_scratch(saved.x.rows, saved.x.columns, device_of(window, stack)));
   const std::size_t dim = saved.x.columns;
-  T* const dweight = gradient_of<T>(window, weight_);
-  T* const dbias = gradient_of<T>(window, bias_);
+  T* const dweight = gradients.of_parameters ? gradient_of<T>(window, weight_) : nullptr;
+  T* const dbias = gradients.of_parameters ? gradient_of<T>(window, bias_) : nullptr;
   T* const parts = sums_ ? window.contribution<T>(*sums_).data() : nullptr;
   enqueue(window, layer_norm_backward<T>,
           {.x = saved.x,

@@ -305,6 +305,21 @@ void Linear<T>::backward(Window& window, ActivationStack& stack, const Saved& sa
   SlicedRows<T>::copy(window, scattered_->scatter(window, dy.rows), dx);
 }
 
+template <Element T>
+typename Linear<T>::Between Linear<T>::backward_input(Window& window, ActivationStack& stack, const Saved& saved,
+                                                      MatrixView<const T> dy, MatrixView<T> dx,
+                                                      MatrixView<const T> gelu_x) {
+  require_one_backward_pass(cut_ != LinearCut::none);
+  const LinearBackward<T> of{.x = saved.x, .weight = {}, .dy = dy, .dx = {}, .gelu_x = gelu_x};
+  multiply_back(window, stack, of, {.dx = dx, .weights = false});
+  return dy;
+}
+
+template <Element T>
+void Linear<T>::backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy) {
+  multiply_back(window, stack, {.x = saved.x, .weight = {}, .dy = dy, .dx = {}}, {.dx = {}, .weights = true});
+}
+
 #define TESSERA_LINEAR(T)                                                                                     \
   template TESSERA_EXPORTED void linear_forward(Stream&, const LinearForward<T>&);                            \
   template TESSERA_EXPORTED void linear_backward(Stream&, const LinearBackward<T>&);                          \

@@ -82,25 +82,54 @@ template <Element T>
 void SelfAttention<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                 MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const std::size_t rows = saved.qkv.rows;
-  const AttentionShape shape = shape_of(rows, saved.sequences);
-  const auto dqkv = stack.push<T>(rows, 3 * dim());
+  const auto dqkv = stack.push<T>(saved.qkv.rows, 3 * dim());
   {
     const ScratchScope scratch(stack);
-    const auto dout = stack.push<T>(rows, dim());
+    const auto dout = stack.push<T>(saved.qkv.rows, dim());
     proj_.backward(window, stack, saved.proj, dy, dout);
-    const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, device_of(window, stack)));
-    enqueue(window, attention_backward<T>,
-            {.shape = shape,
-             .qkv = saved.qkv,
-             .statistics = saved.statistics.data(),
-             .out = saved.proj.x,
-             .dout = dout,
-             .dqkv = dqkv,
-             .dropout = saved.sequences.dropout_at(options_.drop_place),
-             .scratch = room.data()});
+    attend_back(window, stack, saved, dout, dqkv);
   }
   attn_.backward(window, stack, saved.attn, dqkv, dx);
+}
+
+template <Element T>
+void SelfAttention<T>::attend_back(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dout,
+                                   MatrixView<T> dqkv) {
+  const AttentionShape shape = shape_of(saved.qkv.rows, saved.sequences);
+  const ScratchScope scratch(stack);
+  const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, device_of(window, stack)));
+  enqueue(window, attention_backward<T>,
+          {.shape = shape,
+           .qkv = saved.qkv,
+           .statistics = saved.statistics.data(),
+           .out = saved.proj.x,
+           .dout = dout,
+           .dqkv = dqkv,
+           .dropout = saved.sequences.dropout_at(options_.drop_place),
+           .scratch = room.data()});
+}
+
+template <Element T>
+typename SelfAttention<T>::Between SelfAttention<T>::backward_input(Window& window, ActivationStack& stack,
+                                                                    const Saved& saved, MatrixView<const T> dy,
+                                                                    MatrixView<T> dx) {
+  const auto dqkv = stack.push<T>(saved.qkv.rows, 3 * dim());
+  Between between;
+  {
+    const ScratchScope scratch(stack);
+    const auto dout = stack.push<T>(saved.qkv.rows, dim());
+    between.proj = proj_.backward_input(window, stack, saved.proj, dy, dout);
+    attend_back(window, stack, saved, dout, dqkv);
+  }
+  between.attn = attn_.backward_input(window, stack, saved.attn, dqkv, dx);
+  return between;
+}
+
+template <Element T>
+void SelfAttention<T>::backward_parameters(Window& window, ActivationStack& stack, const Saved& saved,
+                                           const Between& between) {
+  proj_.backward_parameters(window, stack, saved.proj, between.proj);
+  attn_.backward_parameters(window, stack, saved.attn, between.attn);
 }
 
 #define TESSERA_SELF_ATTENTION(T) template class SelfAttention<T>;

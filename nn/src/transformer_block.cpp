@@ -91,6 +91,34 @@ void TransformerBlock<T>::backward(Window& window, ActivationStack& stack, const
   ln_1_.add_backward(window, stack, saved.ln_1, branch, gradient);
 }
 
+// Every gradient that a parameter's is formed from has a place of its own.
+template <Element T>
+typename TransformerBlock<T>::Between TransformerBlock<T>::backward_input(Window& window, ActivationStack& stack,
+                                                                          const Saved& saved, MatrixView<T> gradient) {
+  const auto of = [&](std::size_t place) {
+    const auto to = stack.push<T>(gradient.rows, gradient.columns);
+    enqueue(window, nn::dropout<T>, saved.sequences.dropout_at(place, first_row(saved.sequences)), gradient, to);
+    return to;
+  };
+  Between between;
+  const auto dnormal_h = stack.push<T>(gradient.rows, gradient.columns);
+  between.mlp = mlp_.backward_input(window, stack, saved.mlp, of(mlp_place()), dnormal_h);
+  between.ln_2 = ln_2_.add_backward_input(window, stack, saved.ln_2, dnormal_h, gradient);
+  const auto dnormal_x = stack.push<T>(gradient.rows, gradient.columns);
+  between.attn = attn_.backward_input(window, stack, saved.attn, of(attention_place()), dnormal_x);
+  between.ln_1 = ln_1_.add_backward_input(window, stack, saved.ln_1, dnormal_x, gradient);
+  return between;
+}
+
+template <Element T>
+void TransformerBlock<T>::backward_parameters(Window& window, ActivationStack& stack, const Saved& saved,
+                                              const Between& between) {
+  mlp_.backward_parameters(window, stack, saved.mlp, between.mlp);
+  ln_2_.backward_parameters(window, stack, saved.ln_2, between.ln_2);
+  attn_.backward_parameters(window, stack, saved.attn, between.attn);
+  ln_1_.backward_parameters(window, stack, saved.ln_1, between.ln_1);
+}
+
 #define TESSERA_TRANSFORMER_BLOCK(T) template class TransformerBlock<T>;
 TESSERA_FOR_EACH_ELEMENT(TESSERA_TRANSFORMER_BLOCK)
 

@@ -37,9 +37,10 @@ SequenceBatch batch_of(const Sizes& sizes, float probability) {
           .dropout = {.probability = probability, .key = {.seed = 11, .step = 5, .first_row = 70}}};
 }
 
-enum class Keep { everything, only_y };
+enum class Keep { everything, only_y, everything_twice };
 
-// Forward and backward of one block. What is kept in between is everything or y alone.
+// Forward and backward of one block. What is kept in between is everything or y alone; or everything, and between two
+// passes back what the parameters' gradients are formed from.
 template <typename Model, typename T>
 void block_pass(Model& model, TransformerBlock<T>& block, ActivationStack& stack, MatrixView<const T> x,
                 const SequenceBatch& batch, MatrixView<T> y, MatrixView<T> gradient, Keep keep) {
@@ -53,7 +54,12 @@ void block_pass(Model& model, TransformerBlock<T>& block, ActivationStack& stack
     stack.push<T>(x.rows, 50 * x.columns);  // what other layers do with that memory meanwhile
   }
   saved = model.forward(block, stack, x, y, batch);
-  model.backward(block, stack, saved, gradient);
+  if (keep != Keep::everything_twice) return model.backward(block, stack, saved, gradient);
+  const auto between = model.backward_input(block, stack, saved, gradient);
+  stack.push<T>(x.rows, 50 * x.columns);
+  model.open(block, plan::WindowKind::backward).run([&](Window& window) {
+    block.backward_parameters(window, stack, saved, between);
+  });
 }
 
 template <typename T>
@@ -67,7 +73,7 @@ struct BlockRun {
         dy(random_elements<T>(sizes.rows() * sizes.dim, 2)),
         y(x.size()),
         dx(x.size()),
-        stack(planned(Keep::only_y)) {}
+        stack(std::max(planned(Keep::only_y), planned(Keep::everything_twice))) {}
 
   // The inputs of another run, which T must hold exactly.
   template <typename U>
@@ -229,11 +235,22 @@ TEST_CASE_TEMPLATE("a_recomputed_block_gives_the_same_bits_with_dropout_too", T,
   }
 }
 
+TEST_CASE_TEMPLATE("a_block_that_goes_back_in_two_passes_gives_the_same_bits", T, float, bf16, fp16) {
+  for (const Sizes& sizes : all_sizes) {
+    for (const float probability : {0.0f, 0.3f}) {
+      BlockRun<T> whole(sizes, probability), in_two(sizes, probability);
+      whole.run();
+      in_two.run(Keep::everything_twice);
+      CHECK(bits_of(in_two) == bits_of(whole));
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("a_counted_pass_has_the_peak_of_the_real_one_which_allocates_nothing", T, double, float, bf16,
                    fp16) {
   const WithProducts own = without_onednn();
   for (const Sizes& sizes : all_sizes) {
-    for (const Keep keep : {Keep::everything, Keep::only_y}) {
+    for (const Keep keep : {Keep::everything, Keep::only_y, Keep::everything_twice}) {
       BlockRun<T> run(sizes, 0.25f);
       OwnStack exact(run.planned(keep));
       const auto pass = [&] {

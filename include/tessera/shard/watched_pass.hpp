@@ -134,6 +134,13 @@ class StandInModel : public WatchedPass {
     });
   }
 
+  template <typename M, typename... Args>
+  decltype(auto) backward_input(M& module, Args&&... args) {
+    return open(module, plan::WindowKind::backward_input).run([&](Window& window) -> decltype(auto) {
+      return module.backward_input(window, std::forward<Args>(args)...);
+    });
+  }
+
   using WatchedPass::open;
   Window open(const Module& module, plan::WindowKind kind) { return open({unit_of(module), kind}); }
   const Unit& unit(std::size_t index) const override { return *units_[index]; }

@@ -123,6 +123,8 @@ class Embedding final : public Module {
   };
   SavedLoss forward(Window& window, ActivationStack& stack, MatrixView<const T> x, const Prediction<T>& prediction);
   void backward(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
+  void backward_input(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx);
+  void backward_parameters(Window& window, ActivationStack& stack, const SavedLoss& saved);
 
  private:
   MatrixView<const T> table(Window& window) const { return {parameter_of<T>(window, table_), ids_.count, shape_.dim}; }
@@ -135,8 +137,13 @@ class Embedding final : public Module {
   };
   Logits push_logits(Window& window, ActivationStack& stack, std::size_t rows) const;
   void form_logits(Window& window, ActivationStack& stack, MatrixView<const T> x, const Logits& to);
+  struct Wanted {
+    MatrixView<T> dx;
+    bool table = true;
+  };
   void backward_of(Window& window, ActivationStack& stack, const SavedLogits& saved, const Logits& gradient,
-                   MatrixView<T> dx);
+                   const Wanted& wanted);
+  Logits gradient_of_logits(Window& window, ActivationStack& stack, const SavedLoss& saved);
 
   EmbeddingShape shape_;
   std::size_t drop_place_;

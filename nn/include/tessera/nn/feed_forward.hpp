@@ -37,6 +37,13 @@ class FeedForward final : public Module {
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y, std::size_t all = 0);
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
+  struct Between {
+    typename Linear<T>::Between fc;
+    typename Linear<T>::Between proj;
+  };
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                         MatrixView<T> dx);  // dx is not dy
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& between);
 
  private:
   Slices slices_;

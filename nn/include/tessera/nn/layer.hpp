@@ -3,6 +3,10 @@
 //                                                                    what its backward needs
 //   void backward(Window&, ActivationStack&, const Saved&, dy, dx)   writes dx, which the caller pushed; gives back
 //                                                                    what it pushed. dx without columns: not wanted
+// A pipeline may go back in two passes (plan::WindowKind::backward_input). Layers of a GPT without slices have these:
+//   Between backward_input(Window&, ActivationStack&, const Saved&, dy, dx)   writes dx alone, and pushes what is left
+//                                                                             to form the parameters' gradients from
+//   void backward_parameters(Window&, ActivationStack&, const Saved&, const Between&)
 // `Saved` is a handful of views. What they show must stay until backward() was called: x, and y where the layer says
 // so. Several forwards may come before their backwards. When only y is wanted (evaluation, checkpointing), a
 // ScratchScope around forward() gives the rest back.

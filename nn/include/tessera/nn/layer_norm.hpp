@@ -79,11 +79,19 @@ class LayerNorm final : public Module {
   void add_backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                     MatrixView<T> dx);
 
+  using Between = MatrixView<const T>;  // dy, which stays
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                         MatrixView<T> dx);  // dx is not dy
+  Between add_backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                             MatrixView<T> dx);
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy);
+
  private:
   struct Gradients {
     MatrixView<const T> dy;
     const T* residual;
     MatrixView<T> dx;
+    bool of_parameters = true;
   };
   void backward_with(Window& window, ActivationStack& stack, const Saved& saved, const Gradients& gradients);
 

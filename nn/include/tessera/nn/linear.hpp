@@ -86,6 +86,10 @@ class Linear final : public Module {
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, Target<T> y, MatrixView<T> gelu = {});
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy, MatrixView<T> dx,
                 MatrixView<const T> gelu_x = {});
+  using Between = MatrixView<const T>;  // dy, which stays
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                         MatrixView<T> dx, MatrixView<const T> gelu_x = {});
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy);
 
   const Parameter& weight() const { return weight_; }
   std::size_t in() const { return in_; }  // of this rank

@@ -47,8 +47,17 @@ class SelfAttention final : public Module {
                 const SequenceBatch& sequences);
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                 MatrixView<T> dx);  // dx may be dy
+  struct Between {
+    typename Linear<T>::Between attn;
+    typename Linear<T>::Between proj;
+  };
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
+                         MatrixView<T> dx);  // dx is not dy
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& between);
 
  private:
+  void attend_back(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dout,
+                   MatrixView<T> dqkv);
   AttentionShape shape_of(std::size_t rows, const SequenceBatch& sequences) const;
 
   std::size_t dim() const { return proj_.in(); }  // of this rank's heads

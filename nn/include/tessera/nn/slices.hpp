@@ -46,6 +46,12 @@ struct Slices {
   Part rows_of(std::size_t all) const { return any() ? part_of(all, part(rows)) : Part{0, all}; }
 };
 
+// Collectives are of whole backward passes.
+inline void require_one_backward_pass(bool is_cut) {
+  if (!is_cut) return;
+  throw UsageError("slices of layers (Axis::tensor) go back in one pass: choose another schedule than zb-h1");
+}
+
 // A parameter that is the same on all of them has these.
 inline ParameterOptions alike_on(const Slices& slices) {
   return {.slice = slices.any() ? std::optional(plan::Slice{}) : std::nullopt};

@@ -54,6 +54,15 @@ class TransformerBlock final : public Module {
                 const SequenceBatch& sequences);
   // The gradient of y becomes that of x, in its place.
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient);
+  // 11 matrices of the size of x are left between the two passes, beside what forward saved.
+  struct Between {
+    typename FeedForward<T>::Between mlp;
+    typename LayerNorm<T>::Between ln_2;
+    typename SelfAttention<T>::Between attn;
+    typename LayerNorm<T>::Between ln_1;
+  };
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient);
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& between);
 
  private:
   std::size_t first_row(const SequenceBatch& sequences) const { return slices_.rows_of(sequences.rows).first; }
