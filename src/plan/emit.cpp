@@ -963,10 +963,11 @@ void Emitter::outer_update(std::size_t unit) {
 
 }  // namespace
 
+// Roles have the same segments, also where some have no buffers.
 void emit_segments(Plan& plan) {
   Emitter emitter(plan);
   const auto add = [&](SegmentKind kind, std::vector<Operation> operations, std::size_t program = no_program) {
-    if (operations.empty()) return;
+    if (operations.empty() && !(plan.options.role && kind == SegmentKind::synchronize)) return;
     plan.segments.push_back({.kind = kind, .operations = std::move(operations), .program = program});
   };
   add(SegmentKind::cold, emitter.cold());

@@ -318,7 +318,7 @@ void Executor::close() {
     progress_.resume();
     begin_window();
   }
-  if (progress_.begins_segment()) kept_calls().clear();
+  if (progress_.begins_segment()) clear_kept_calls();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
   kept_.release();
   check_health();

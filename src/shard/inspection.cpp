@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -19,9 +20,7 @@ namespace tessera {
 
 namespace {
 
-const plan::Content& content_of(const ModelState& model, const Unit& unit, std::string_view state) {
-  model.require_mine(unit);
-  const plan::Plan& plan = model.plan;
+const plan::Content& content_of(const plan::Plan& plan, const Unit& unit, std::string_view state) {
   const plan::UnitBuffers& buffers = plan.unit_buffers[unit.index()];
   if (state == "master") return buffers[plan::Role::master];
   if (!plan.trains(unit.index())) {
@@ -42,8 +41,8 @@ const plan::Content& content_of(const ModelState& model, const Unit& unit, std::
 }
 
 // Returns a content that has an fp32 value, or of a gradient one that can be widened to it, for each element.
-const plan::Content& elements_of(const ModelState& model, const Unit& unit, std::string_view state) {
-  const plan::Content& content = content_of(model, unit, state);
+const plan::Content& elements_of(const plan::Plan& plan, const Unit& unit, std::string_view state) {
+  const plan::Content& content = content_of(plan, unit, state);
   if (content.type != DType::u8 && content.block == 1) return content;
   throw UsageError(
       fmt::format("unit {}: the state \"{}\" has not an fp32 value for each element: state_pieces() has its "
@@ -51,13 +50,13 @@ const plan::Content& elements_of(const ModelState& model, const Unit& unit, std:
                   unit.name(), state));
 }
 
-std::vector<GradientNorm> trained_parameters(const plan::Plan& plan, std::size_t program,
-                                             std::span<const std::unique_ptr<Unit>> units) {
+std::vector<GradientNorm> trained_parameters(const ModelState::InRole& role, std::size_t program) {
+  const auto& [model, plan] = role;
   std::vector<GradientNorm> result;
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    for (std::size_t p = 0; p < plan.layouts[u].parameters(); ++p) {
-      if (plan.trains(u, program) && plan.layouts[u].part(p) == plan::Part::trained)
-        result.push_back({units[u]->parameters()[p], 0.0});
+  for (std::size_t u = 0; u < model->units.size(); ++u) {
+    if (!plan->trains(u, program) || plan->units[u].tied) continue;
+    for (std::size_t p = 0; p < plan->layouts[u].parameters(); ++p) {
+      if (plan->layouts[u].part(p) == plan::Part::trained) result.push_back({model->units[u]->parameters()[p], 0.0});
     }
   }
   return result;
@@ -96,14 +95,16 @@ void require_alike(ModelState& model, std::span<const Count> counts, const std::
 std::vector<ParameterPiece> ModelInspection::pieces(const Unit& unit, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("pieces()");
-  const plan::Content& content = elements_of(model, unit, state);
+  model.require_mine(unit);
+  const plan::Content& content = elements_of(model.plan, unit, state);
   if (content.type == DType::fp32) return settled_pieces(executor, unit.index(), content);
   return settled_pieces(executor, unit.index(), content, model.copies[{unit.index(), std::string(state)}]);
 }
 void ModelInspection::round_masters(const Unit& unit) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("round_masters()");
-  const plan::Content& masters = content_of(model, unit, "master");
+  model.require_mine(unit);
+  const plan::Content& masters = content_of(model.plan, unit, "master");
   const auto copy = model.copies.find({unit.index(), "master"});
   if (copy == model.copies.end()) return;
   put_back_rounded(executor, unit.index(), masters, copy->second);
@@ -111,7 +112,8 @@ void ModelInspection::round_masters(const Unit& unit) {
 std::vector<StatePiece> ModelInspection::state_pieces(const Unit& unit, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("state_pieces()");
-  const plan::Content& content = content_of(model, unit, state);
+  model.require_mine(unit);
+  const plan::Content& content = content_of(model.plan, unit, state);
   if (state == "gradient") {
     throw UsageError(fmt::format("unit {}: a gradient is no state: pieces() has it", unit.name()));
   }
@@ -122,19 +124,26 @@ void ModelInspection::shards_changed() { state().executor().refresh(); }
 std::vector<float> ModelInspection::whole(const Parameter& parameter, std::string_view state) {
   ModelState& model = this->state();
   Executor& executor = model.executor_between_steps("whole()");
-  model.require_one_role("whole()");
-  const Unit& unit = model.unit_of(parameter, "parameter");
-  if (state != "master" && plan().units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
+  const std::vector<ModelState::InRole> roles = model.in_roles();
+  const auto role = std::ranges::find_if(roles, [&](const ModelState::InRole& each) {
+    return parameter.unit() != nullptr && each.model->is_mine(*parameter.unit());
+  });
+  if (role == roles.end()) ModelState::throw_foreign("parameter", parameter.shape());
+  const plan::Plan& plan = *role->plan;
+  const Unit& unit = *parameter.unit();
+  if (state != "master" && plan.units[unit.index()].parameters[unit.index_of(parameter)].frozen) {
     throw UsageError(fmt::format("{} is frozen: of it there is a master alone, no \"{}\"", parameter.name(), state));
   }
-  const plan::Content& content = elements_of(model, unit, state);
-  if (plan().layouts[unit.index()].offset(unit.index_of(parameter)) < content.begin) {
+  const plan::Content& content = elements_of(plan, unit, state);
+  if (plan.layouts[unit.index()].offset(unit.index_of(parameter)) < content.begin) {
     throw UsageError(
         fmt::format("{} is seen whole by its optimizer, which keeps no \"{}\" of it", parameter.name(), state));
   }
   std::vector<float> copy;
-  const HostPieces here(stream(), settled_pieces(executor, unit.index(), content, copy));
-  return whole_parameter(world(), plan(), {parameter, state, plan().own(unit.index(), content)}, here.pieces());
+  std::vector<ParameterPiece> mine;
+  if (role->model == &model) mine = settled_pieces(executor, unit.index(), content, copy);
+  const HostPieces here(stream(), std::move(mine));
+  return whole_parameter(world(), plan, {parameter, state, plan.own(unit.index(), content)}, here.pieces());
 }
 
 std::span<float> ModelInspection::buffer(const Buffer& buffer) {
@@ -167,18 +176,19 @@ void add_to(kernels::ExactSquares& sum, const kernels::ExactSquares& more) { ker
 double total(double sum) { return sum; }
 double total(const kernels::ExactSquares& sum) { return kernels::value_of(sum); }
 
-// Sets the norms to sums of squares: each rank sums those of its pieces (kernels/norm.hpp), and the sums of the ranks
-// that train together are added in rank order.
+// Sets the norms of a role's parameters to sums of squares: each of its ranks sums those of its pieces
+// (kernels/norm.hpp), and the sums of the ranks that train together are added in rank order.
 template <typename Sum>
-void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm>& norms) {
-  const plan::Plan& plan = model.plan;
+void sum_squares(ModelState& model, const ModelState::InRole& role, std::vector<GradientNorm>& norms) {
+  const plan::Plan& plan = *role.plan;
   World& world = model.world();
+  Executor& executor = model.executor();
   std::vector<Sum> mine(norms.size()), sums(norms.size());
   Stream host(Device::cpu(), {.name = "gradient norms", .mode = StreamMode::immediate});
   std::vector<float> copy;
   std::size_t next = 0;  // pieces come in the order of the parameters
-  for (std::size_t u = 0; u < model.units.size(); ++u) {
-    if (!plan.trains(u, executor.program())) continue;
+  for (std::size_t u = 0; role.model == &model && u < model.units.size(); ++u) {
+    if (!plan.trains(u, executor.program()) || plan.units[u].tied) continue;
     const HostPieces here(executor.compute(),
                           settled_pieces(executor, u, plan.unit_buffers[u][plan::Role::gradient], copy));
     for (const ParameterPiece& piece : here.pieces()) {
@@ -188,7 +198,7 @@ void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm
   }
   const std::vector<std::byte> all = world.gather(std::as_bytes(std::span<const Sum>(mine)),
                                                   "gradient norms of " + plan.programs[executor.program()].name);
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(world.size()); ++rank) {
+  for (std::size_t rank = 0; rank < plan.options.ranks; ++rank) {
     for (std::size_t i = 0; i < norms.size(); ++i) {
       const Parameter& parameter = *norms[i].parameter;
       const std::size_t unit = parameter.unit()->index();
@@ -196,7 +206,7 @@ void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm
       if (!is_with(plan, rank, world, of_one ? plan.diverging() : plan.apart(unit))) continue;
       if (!plan.counts(unit, parameter.unit()->index_of(parameter), rank)) continue;
       Sum squares{};
-      std::memcpy(&squares, all.data() + (rank * norms.size() + i) * sizeof(Sum), sizeof(Sum));
+      std::memcpy(&squares, all.data() + (plan.job_rank(rank) * norms.size() + i) * sizeof(Sum), sizeof(Sum));
       add_to(sums[i], squares);
     }
   }
@@ -207,17 +217,19 @@ void sum_squares(ModelState& model, Executor& executor, std::vector<GradientNorm
 
 std::vector<GradientNorm> ModelInspection::gradient_norms() {
   Executor& executor = state().executor_between_steps("gradient_norms()");
-  state().require_one_role("gradient_norms()");
-  const plan::Plan& plan = state().plan;
-  std::vector<GradientNorm> result = trained_parameters(plan, executor.program(), state().units);
-  if (plan.has_granules()) {
-    sum_squares<kernels::ExactSquares>(state(), executor, result);
-  } else {
-    sum_squares<double>(state(), executor, result);
+  std::vector<GradientNorm> result;
+  for (const ModelState::InRole& role : state().in_roles()) {
+    std::vector<GradientNorm> norms = trained_parameters(role, executor.program());
+    if (role.plan->has_granules()) {
+      sum_squares<kernels::ExactSquares>(state(), role, norms);
+    } else {
+      sum_squares<double>(state(), role, norms);
+    }
+    result.insert(result.end(), norms.begin(), norms.end());
   }
   const kernels::StepScalars now = tessera::step_scalars(executor, executor.program());
   const double scale = static_cast<double>(now.applied_loss_scale);
-  const auto divisor = static_cast<double>(plan.gradient_divisor(executor.program()));
+  const auto divisor = static_cast<double>(plan().gradient_divisor(executor.program()));
   const double share = now.weight > 0.0 ? divisor / now.weight : 1.0;
   for (GradientNorm& entry : result) entry.norm = std::sqrt(entry.norm) * share / scale;
   return result;

@@ -541,6 +541,7 @@ std::size_t finalize_roles(std::span<ModelRole> given) {
   require_agreement(model.world(), lines, "finalize_roles()");
   model.plan = roles[mine].plan;
   model.roles = std::move(roles);
+  for (const ModelRole& each : given) model.models_of_roles.push_back(&each.model->state());
   make_executor(model);
   return mine;
 }

@@ -40,10 +40,14 @@ WindowHost& ModelState::windows() {
 
 void ModelState::require_one_role(std::string_view call) const {
   if (!role) return;
-  throw UsageError(
-      fmt::format("{} is not possible where ranks have roles: it is for all ranks of a job together. Of a role there "
-                  "are windows, update(), last_step(), pieces() and checkpoints",
-                  call));
+  throw UsageError(fmt::format("{} is not possible where ranks have roles: make the models anew", call));
+}
+
+std::vector<ModelState::InRole> ModelState::in_roles() const {
+  if (models_of_roles.empty()) return {{this, &plan}};
+  std::vector<InRole> result;
+  for (std::size_t each = 0; each < roles.size(); ++each) result.push_back({models_of_roles[each], &roles[each].plan});
+  return result;
 }
 
 Unit& ModelState::unit_of(const Module& module) const {

@@ -54,6 +54,13 @@ struct ModelState {
 
   void require_one_role(std::string_view call) const;
 
+  // The models that all ranks train together, each with its plan: of roles all, in their order; else this one.
+  struct InRole {
+    const ModelState* model;
+    const plan::Plan* plan;
+  };
+  std::vector<InRole> in_roles() const;
+
   World* world_or_null;  // null once it has ended
   FullyShardOptions options;
   GradientHook hook;
@@ -67,6 +74,7 @@ struct ModelState {
   std::vector<std::weak_ptr<const std::string>> held;      // why the plan must stay
   std::optional<std::size_t> role;                         // of finalize_roles(): its place in
   std::vector<plan::RankRole> roles;                       // … all of them, where this rank has this one
+  std::vector<const ModelState*> models_of_roles;          // … likewise
   plan::Plan plan;
   bool values_are_gone = false;                // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_or_null;  // it uses all of the above

@@ -91,7 +91,7 @@ std::vector<StatePiece> settled_state_pieces(Executor& executor, std::size_t uni
 
 bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisSet axes) {
   const auto place = [&](std::size_t of) { return plan.mesh.index_of(axes, plan.mesh.place_of(of)); };
-  return place(rank) == place(static_cast<std::size_t>(world.rank()));
+  return place(rank) == place(plan.rank_of(static_cast<std::size_t>(world.rank())));
 }
 
 std::vector<std::byte> whole_values(World& world, const plan::Plan& plan, const WholeParameter& asked,
@@ -112,7 +112,9 @@ std::vector<std::byte> whole_values(World& world, const plan::Plan& plan, const 
       largest = std::max(largest, bytes_of(piece.count));
     }
   }
-  if (!mine && shares[static_cast<std::size_t>(world.rank())]) {
+  const auto this_rank = static_cast<std::size_t>(world.rank());
+  const bool has_role = plan.job_rank(plan.rank_of(this_rank)) == this_rank;
+  if (!mine && has_role && shares[plan.rank_of(this_rank)]) {
     throw InternalError(fmt::format("this rank's share of {} is missing", parameter.name()));
   }
   std::vector<std::byte> sent(largest);
@@ -123,7 +125,7 @@ std::vector<std::byte> whole_values(World& world, const plan::Plan& plan, const 
   std::vector<std::byte> result(bytes_of(element_count(parameter.whole_shape())));
   for (std::size_t rank = 0; rank < shares.size(); ++rank) {
     if (!shares[rank] || !is_with(plan, rank, world, plan.mesh.axes() - asked.owned - slices)) continue;
-    const std::byte* const share = all.data() + rank * largest;
+    const std::byte* const share = all.data() + plan.job_rank(rank) * largest;
     if (slices.empty()) {
       std::memcpy(result.data() + bytes_of(shares[rank]->parameter_offset), share, bytes_of(shares[rank]->count));
       continue;

@@ -35,11 +35,11 @@ class HostPieces {
   std::vector<ParameterPiece> pieces_;
 };
 
-// Whether this rank and another do not differ along these axes.
+// Whether this rank, and another of the plan's, do not differ along these axes. This one may have another role.
 bool is_with(const plan::Plan& plan, std::size_t rank, const World& world, AxisSet axes);
 
 // Puts one parameter, or a state of it, together from the shares of all ranks that have its values in common; it is
-// sharded over `owned` (Plan::own). Collective; blocks.
+// sharded over `owned` (Plan::own). `plan` is that of the role that has it. Collective over all roles; blocks.
 struct WholeParameter {
   const Parameter& parameter;
   std::string_view state;  // all ranks mean the same

@@ -187,17 +187,23 @@ Bytes Pipeline::message_size() const {
   return parts_.size() == 1 ? Bytes(0) : aligned(size_of(pipeline_.type) * pipeline_.elements);
 }
 
-// A place is as large as the largest of the stage's parts takes.
+// A place is as large as the largest of the stage's parts takes, and so is scratch memory.
 Bytes Pipeline::place_size(std::size_t stage) const {
   Bytes most;
   for (std::size_t chunk = 0; chunk < pipeline_.shape.chunks; ++chunk)
     most = std::max(most, parts_[part_of(stage, chunk)]->activations());
   return message_size() + aligned(most);
 }
+Bytes Pipeline::scratch_size(std::size_t stage) const {
+  Bytes most;
+  for (std::size_t chunk = 0; chunk < pipeline_.shape.chunks; ++chunk)
+    most = std::max(most, parts_[part_of(stage, chunk)]->scratch());
+  return aligned(most);
+}
 
 void Pipeline::make_model(World& world, FullyShardOptions options, std::size_t stage) {
   const std::size_t places = plan::in_flight(pipeline_.schedule[stage]);
-  options.activations = place_size(stage) * places + message_size() * 3;
+  options.activations = place_size(stage) * places + scratch_size(stage) + message_size() * 3;
   options.micro_batches = 1;  // the program has all windows of a step
   FullyShard& model = *models_.emplace_back(std::make_unique<FullyShard>(world, std::move(options)));
   struct Windows {
@@ -216,14 +222,7 @@ void Pipeline::make_model(World& world, FullyShardOptions options, std::size_t s
     const std::size_t first = model.unit_count();
     parts_[part]->add_to(model);
     std::vector<const Unit*> units;
-    for (std::size_t unit = first; unit < model.unit_count(); ++unit) {
-      units.push_back(&model.unit(unit));
-      if (!units.back()->options().recompute || places == 1) continue;
-      throw UsageError(
-          fmt::format("unit {} recomputes its latest forward call, and stage {} has up to {} micro-batches on "
-                      "their way: leave UnitOptions::recompute out",
-                      units.back()->name(), stage, places));
-    }
+    for (std::size_t unit = first; unit < model.unit_count(); ++unit) units.push_back(&model.unit(unit));
     if (part + 1 < parts_.size()) windows.behind = add(links_[part + 1]->before, "behind");
     for (const WindowKind kind :
          {WindowKind::forward, WindowKind::backward_input, WindowKind::backward, WindowKind::evaluate})
@@ -272,18 +271,20 @@ PartMemory Pipeline::memory_of(const ScheduledPass& pass, std::size_t place) {
   const std::size_t part = part_of(stage_, pass.chunk), each = place_size(stage_).count();
   const std::size_t message = message_size().count(), sent = size_of(pipeline_.type).count() * pipeline_.elements;
   const std::span<std::byte> all = model().activation_memory();
-  const std::span<std::byte> mine = all.subspan(place * each, each), scratch = all.last(3 * message);
+  const std::span<std::byte> mine = all.subspan(place * each, each), passed = all.last(3 * message);
   const bool is_first = part == 0, is_last = part + 1 == parts_.size();
   PartMemory result{.micro_batch = pass.micro_batch,
                     .place = place,
                     .activations = mine.subspan(message, parts_[part]->activations().count()),
                     .input = mine.first(is_first ? 0 : sent),
                     .output = {}};
+  const std::size_t scratch = parts_[part]->scratch().count();
+  result.scratch = all.subspan(all.size() - passed.size() - scratch_size(stage_).count(), scratch);
   if (pass.kind == WindowKind::forward || pass.kind == WindowKind::evaluate) {
-    result.output = scratch.first(is_last ? 0 : sent);
+    result.output = passed.first(is_last ? 0 : sent);
   } else {
-    result.output_gradient = scratch.subspan(message, is_last ? 0 : sent);
-    result.input_gradient = scratch.subspan(2 * message, is_first ? 0 : sent);
+    result.output_gradient = passed.subspan(message, is_last ? 0 : sent);
+    result.input_gradient = passed.subspan(2 * message, is_first ? 0 : sent);
   }
   return result;
 }
@@ -300,6 +301,7 @@ std::span<std::byte> writable(std::span<const std::byte> memory) {
 void Pipeline::go_forward(const ScheduledPass& pass, std::size_t place, WindowKind kind) {
   const std::size_t part = part_of(stage_, pass.chunk);
   const PartMemory memory = memory_of({kind, pass.micro_batch, pass.chunk}, place);
+  model().take_place(place);
   if (part > 0) links_[part]->here.pass(model(), kind, {}, writable(memory.input));
   kind == WindowKind::forward ? parts_[part]->forward(model(), memory) : parts_[part]->evaluate(model(), memory);
   if (part + 1 < parts_.size()) links_[part + 1]->before.pass(model(), kind, memory.output, {});
@@ -308,6 +310,7 @@ void Pipeline::go_forward(const ScheduledPass& pass, std::size_t place, WindowKi
 void Pipeline::go_back(const ScheduledPass& pass, std::size_t place, bool is_rest) {
   const std::size_t part = part_of(stage_, pass.chunk);
   PartMemory memory = memory_of(pass, place);
+  model().take_place(place);
   if (is_rest) {
     memory.output_gradient = {}, memory.input_gradient = {};
     return parts_[part]->backward(model(), memory);

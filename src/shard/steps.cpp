@@ -88,6 +88,7 @@ Window ModelSteps::open(Unit& unit, WindowKind kind) {
   return windows.open({unit.index(), kind});
 }
 
+void ModelSteps::take_place(std::size_t place) { state().windows().take_place(place); }
 void ModelSteps::compute_again(const Unit& unit) { state().windows().compute_again(unit); }
 
 Unit& ModelSteps::unit_of(const Module& module) { return state().unit_of(module); }

@@ -65,6 +65,18 @@ std::string unit_name(const plan::Plan& plan, std::size_t unit) {
   return unit == plan::no_unit ? std::string() : plan.units[unit].name;
 }
 
+// Where micro-batches flow through stages, the windows of a step are of all, and each passes every message once.
+std::size_t micro_batches_of_step(const plan::Plan& plan, std::size_t program) {
+  const std::vector<plan::WindowUse>& windows = plan.programs[program].micro_batch;
+  std::size_t flow = 1;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (std::ranges::none_of(plan.units[unit].collectives, plan::is_message, &plan::CollectiveSpec::kind)) continue;
+    const plan::WindowUse forward{unit, plan::WindowKind::forward};
+    flow = std::max(flow, static_cast<std::size_t>(std::ranges::count(windows, forward)));
+  }
+  return flow * plan.micro_batches(program);
+}
+
 std::string_view call_name(HostSection::Call call) {
   switch (call) {
     case HostSection::Call::open: return "open";
@@ -111,7 +123,7 @@ class Writer {
     const plan::PlanOptions& options = plan().options;
     return {{"tessera_trace", 1},           {"ranks", plan().job_ranks()},
             {"stages", plan().roles()},     {"strategy", to_string(options.strategy, options.sharding)},
-            {"prefetch", options.prefetch}, {"micro_batches", plan().micro_batches(traced_->program())},
+            {"prefetch", options.prefetch}, {"micro_batches", micro_batches_of_step(plan(), traced_->program())},
             {"units", plan().units.size()}, {"first_step", steps_.first},
             {"last_step", steps_.last},     {"compute_stream", content_.compute_is_immediate ? "immediate" : "queued"},
             {"clocks", content_.clocks},    {"plan_hash", fmt::format("{:016x}", hash(plan()))}};

@@ -26,7 +26,7 @@ WatchedPass::~WatchedPass() { link_->host = nullptr; }
 
 std::vector<plan::WindowUse> WatchedPass::take_windows() {
   kept_.clear();
-  kept_calls().clear();
+  clear_kept_calls();
   if (depth_ > 0) throw UsageError(fmt::format("{} is still open where its pass ends", innermost()->describe()));
   return std::exchange(uses_, {});
 }

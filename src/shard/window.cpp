@@ -21,9 +21,9 @@ WindowLink link_to(WindowHost& host, int rank, std::span<const std::unique_ptr<U
 
 void WindowHost::compute_again(const Unit& unit) {
   if (!unit.options().recompute) return;
-  kept_calls_.require(unit.index(), unit.name());
+  kept_calls().require(unit.index(), unit.name());
   Window again = open({unit.index(), plan::WindowKind::recompute});  // refused, the call stays
-  KeptCalls::Taken call = kept_calls_.take(unit.index(), unit.name());
+  KeptCalls::Taken call = kept_calls().take(unit.index(), unit.name());
   again.run([&](Window& window) { call.make(window); });
 }
 

@@ -16,6 +16,7 @@
 #include "mutants.hpp"
 #include "plan/verify_roles.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/plan/schedule.hpp"
 #include "tessera/plan/verify.hpp"
 
 namespace tessera::plan {
@@ -212,20 +213,63 @@ std::vector<Subject> subjects() {
   return result;
 }
 
+// Messages that a unit of one of two stages passes to the other.
+std::vector<CollectiveSpec> messages_of(std::size_t stage) {
+  using enum CollectiveKind;
+  const bool first = stage == 0;
+  return {{.name = "x",
+           .kind = first ? send : receive,
+           .type = DType::bf16,
+           .elements = 6,
+           .backward = false,
+           .buffers = 2},
+          {.name = "dx",
+           .kind = first ? receive : send,
+           .type = DType::bf16,
+           .elements = 6,
+           .forward = false,
+           .buffers = 2}};
+}
+
+// Stages that go back in two passes. The unit that passes messages goes back in one.
+void add_halved_stages(std::vector<Subject>& subjects) {
+  using enum WindowKind;
+  const Schedule lists = schedule(ScheduleKind::zb_h1, {2, 2});
+  std::vector<RankRole> roles;
+  for (std::size_t stage = 0; stage < 2; ++stage) {
+    Model model = chain_model(2);
+    const std::size_t linked = 1 - stage, halved = stage;
+    model.units[linked].collectives = messages_of(stage);
+    for (UnitSpec& unit : model.units) unit.name += fmt::format(" of {}", stage);
+    model.program = {};
+    std::vector<WindowUse>& windows = model.program.micro_batch;
+    for (const ScheduledPass& pass : lists[stage]) {
+      if (pass.kind == forward) windows.insert(windows.end(), {{0, forward}, {1, forward}});
+      if (pass.kind == backward) windows.push_back({halved, backward});
+      if (pass.kind != backward_input) continue;
+      const WindowUse link{linked, backward}, half{halved, backward_input};
+      windows.insert(windows.end(), {stage == 0 ? link : half, stage == 0 ? half : link});
+    }
+    const PlanOptions options{.precision = bf16_mixed,
+                              .mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}},
+                              .role = stage,
+                              .role_units = 2};
+    roles.push_back({fmt::format("stage {}", stage), compile(input_of(model, options))});
+  }
+  for (std::size_t role = 0; role < roles.size(); ++role)
+    subjects.push_back({fmt::format("{} in halves", roles[role].name), roles[role].plan, roles, role});
+}
+
 // Each rank of two stages has slices of their layers, one of which is tied to the other stage's.
 void add_sliced_stages(std::vector<Subject>& subjects) {
-  using enum CollectiveKind;
-  const auto messages = [](CollectiveKind there, CollectiveKind back) -> std::vector<CollectiveSpec> {
-    return {{.name = "x", .kind = there, .type = DType::bf16, .elements = 6, .backward = false, .buffers = 2},
-            {.name = "dx", .kind = back, .type = DType::bf16, .elements = 6, .forward = false, .buffers = 2}};
-  };
   std::vector<RankRole> roles;
   for (std::size_t stage = 0; stage < 2; ++stage) {
     Model model = sliced_model();
     const std::size_t linked = stage == 0 ? 3 : 0;
-    model.units[linked].collectives = stage == 0 ? messages(send, receive) : messages(receive, send);
+    model.units[linked].collectives = messages_of(stage);
     model.units[1].is_tied_to = stage == 0;
     model.units[1].tied = stage == 1;
+    model.units[2].recompute = true;
     for (const std::size_t unit : {0u, 2u, 3u}) model.units[unit].name += fmt::format(" of {}", stage);
     // The last stage goes back at once, the first one when it has sent all.
     const std::vector<WindowUse> once = std::exchange(model.program.micro_batch, {});
@@ -320,6 +364,7 @@ std::vector<Subject> selection(const std::vector<Subject>& all) {
 TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   std::vector<Subject> plans = tests::reduced() ? selection(subjects()) : subjects();
   add_sliced_stages(plans);
+  add_halved_stages(plans);
   for (const Subject& subject : plans) REQUIRE_MESSAGE(is_sound(subject, subject.plan, false), subject.name);
   Score score;
   const auto judge_all = [&](const std::vector<MutantClass>& group, const std::vector<Subject>& on) {

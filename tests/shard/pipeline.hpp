@@ -32,10 +32,11 @@ struct Cut {
   Strategy strategy = Strategy::fsdp;
   std::size_t steps = 4;
   std::size_t buffers = 2;
-  DType type = DType::fp32;                        // of what passes
-  bool tied = false;                               // the last layer has the weight of the first
-  std::optional<std::size_t> lost = std::nullopt;  // this layer is tied, too, to none
-  bool same_names = false;                         // of the parts' first layers
+  DType type = DType::fp32;                            // of what passes
+  bool tied = false;                                   // the last layer has the weight of the first
+  std::optional<std::size_t> lost = std::nullopt;      // this layer is tied, too, to none
+  bool same_names = false;                             // of the parts' first layers
+  std::optional<std::size_t> buffered = std::nullopt;  // this layer has a buffer
   bool recompute = false;
   float momentum = 0;
   std::size_t first_step = 0;
@@ -67,6 +68,7 @@ struct Layer final : Module {
   void visit(ModuleVisitor& visitor) override {
     visitor("weight", *weight);
     if (sum) visitor("sum", *sum);
+    if (seen) visitor("seen", *seen);
   }
   Values summed(Window& window, Values parts) {
     if (!sum) return parts;
@@ -81,6 +83,7 @@ struct Layer final : Module {
     for (std::size_t i = 0; i < size; ++i) y[i / width] += w[i] * x[i % width];
     y = summed(window, y);
     for (float& each : y) each = std::tanh(each);
+    latest_x = x, latest_y = y;
     return y;
   }
   Values backward_input(Window& window, const Values& y, const Values& dy) {
@@ -89,6 +92,8 @@ struct Layer final : Module {
     for (std::size_t i = 0; i < size; ++i) dx[i % width] += dy[i / width] * (1 - y[i / width] * y[i / width]) * w[i];
     return dx;
   }
+  // Goes back through the latest call of forward.
+  Values backward(Window& window, const Values& dy) { return backward(window, latest_x, latest_y, dy); }
   Values backward(Window& window, const Values& x, const Values& y, const Values& dy) {
     Values dw(size);
     for (std::size_t i = 0; i < size; ++i) dw[i] = dy[i / width] * (1 - y[i / width] * y[i / width]) * x[i % width];
@@ -98,7 +103,9 @@ struct Layer final : Module {
 
   std::optional<Parameter> weight{std::in_place, Shape{width, width}, Initial::normal(0.0f, 0.7f)};
   std::optional<Collective> sum;
+  std::optional<Buffer> seen;
   float slices = 1;
+  Values latest_x, latest_y;
 };
 
 // Its activations are the output of each layer, and behind them its gradient.
@@ -110,6 +117,8 @@ struct Part final : PipelinePart {
         layers((part + 1) * cut.layers / parts - begin) {
     for (Layer& each : layers)
       if (cut.slices > 1) each.slice(cut.slices);
+    if (cut.buffered && *cut.buffered >= begin && *cut.buffered < begin + layers.size())
+      layers[*cut.buffered - begin].seen.emplace(Shape{2}, Initial::zeros());
   }
 
   void add_to(FullyShard& model) override {
@@ -139,7 +148,7 @@ struct Part final : PipelinePart {
     const auto kind = evaluates ? plan::WindowKind::evaluate : plan::WindowKind::forward;
     Values x = input(model, memory);
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      x = model.pass(kind, layer(l), x);
+      x = model.pass(kind, layer(l), Values(x));
       copy(model.stream(), at(memory, l), x.data(), width * sizeof(float));
     }
     if (!is_last()) return write(model, memory.output, x);
@@ -170,7 +179,9 @@ struct Part final : PipelinePart {
     for (std::size_t l = layers.size(); l-- > 0;) {
       const Values y = read(model.stream(), at(memory, l), width);
       Values dx;
-      if (whole) {
+      if (whole && cut.recompute) {
+        dx = model.backward(layer(l), dy);
+      } else if (whole) {
         dx = model.backward(layer(l), x_of(model, memory, l), y, dy);
       } else {
         dx = model.backward_input(layers[l], y, dy);
@@ -218,7 +229,8 @@ struct Part final : PipelinePart {
 struct Trained {
   Values weights;  // of all layers, on every rank
   std::vector<double> losses;
-  std::vector<double> norms;  // of all parts' gradients
+  std::vector<double> norms;        // of all parts' gradients
+  std::vector<double> layer_norms;  // of the last step; 0: the layer is tied
   bool operator==(const Trained&) const = default;
 };
 
@@ -266,6 +278,24 @@ struct Job {
     return world.mean(knows ? part(parts() - 1).loss : 0, knows ? static_cast<double>(micro_batches) : 0, "loss");
   }
 
+  // In their order in the whole model.
+  std::vector<const Layer*> all_layers() {
+    std::vector<const Layer*> result;
+    for (std::size_t p = 0; p < parts(); ++p) {
+      for (const Layer& layer : part(p).layers) result.push_back(&layer);
+    }
+    return result;
+  }
+  std::vector<double> layer_norms() {
+    std::vector<double> result;
+    const std::vector<GradientNorm> norms = pipeline->model().gradient_norms();
+    for (const Layer* layer : all_layers()) {
+      const auto found = std::ranges::find(norms, &*layer->weight, &GradientNorm::parameter);
+      result.push_back(found == norms.end() ? 0 : found->norm);
+    }
+    return result;
+  }
+
   Trained train() {
     Trained result;
     for (std::size_t step = cut.first_step; step < cut.steps; ++step) {
@@ -275,26 +305,15 @@ struct Job {
       result.norms.push_back(pipeline->model().last_step().gradient_norm);
       result.losses.push_back(loss(cut.shape.micro_batches));
     }
+    result.layer_norms = layer_norms();
     bring(cut.steps);
     pipeline->evaluate();
     result.losses.push_back(loss(1));
-    Values own(size * cut.layers);
-    result.weights.resize(own.size());
-    FullyShard& model = pipeline->model();
-    const bool counts = static_cast<std::size_t>(world.rank()) % cut.slices == 0;
-    for (std::size_t p = 0; counts && p < parts(); ++p) {
-      for (std::size_t l = 0; l < part(p).layers.size(); ++l) {
-        const Parameter& weight = *part(p).layers[l].weight;
-        for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
-          for (const ParameterPiece& piece : model.pieces(model.unit(unit)))
-            if (piece.parameter == &weight)
-              std::ranges::copy(piece.values, &own[(part(p).begin + l) * size + piece.first]);
-        }
-      }
+    for (const Layer* layer : all_layers()) {
+      const bool is_trained = layer->weight->unit() != nullptr;
+      const Values whole = is_trained ? pipeline->model().whole(*layer->weight) : Values(size);
+      result.weights.insert(result.weights.end(), whole.begin(), whole.end());
     }
-    const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(own)), "weights");
-    for (std::size_t i = 0; i < own.size() * static_cast<std::size_t>(world.size()); ++i)
-      result.weights[i % own.size()] += reinterpret_cast<const float*>(all.data())[i];
     return result;
   }
 

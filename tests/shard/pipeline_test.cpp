@@ -31,6 +31,20 @@ Trained trained(const Cut& cut, std::size_t data) {
   return result;
 }
 
+// All layers' weights and norms, whichever stage has them; the norms make up that of the whole gradient.
+void check_layers(const Trained& parted, const Trained& expected, double tolerance) {
+  REQUIRE(parted.weights.size() == expected.weights.size());
+  for (std::size_t i = 0; i < parted.weights.size(); ++i)
+    CHECK(parted.weights[i] == doctest::Approx(expected.weights[i]).epsilon(tolerance));
+  REQUIRE(parted.layer_norms.size() == expected.layer_norms.size());
+  double squares = 0;
+  for (std::size_t layer = 0; layer < parted.layer_norms.size(); ++layer) {
+    CHECK(parted.layer_norms[layer] == doctest::Approx(expected.layer_norms[layer]).epsilon(tolerance));
+    squares += parted.layer_norms[layer] * parted.layer_norms[layer];
+  }
+  CHECK(std::sqrt(squares) == doctest::Approx(parted.norms.back()).epsilon(1e-5));
+}
+
 constexpr std::size_t layers = 12;  // of one cut into 1, 2, 3, 4 or 6 parts
 
 TEST_CASE("every_schedule_trains_as_one_rank_does_with_the_bits_of_every_other") {
@@ -66,10 +80,24 @@ TEST_CASE("every_schedule_trains_as_one_rank_does_with_the_bits_of_every_other")
           CHECK(parted.losses[step] == doctest::Approx(expected.losses[step]).epsilon(1e-5));
         for (std::size_t step = 0; step < parted.norms.size(); ++step)
           CHECK(parted.norms[step] == doctest::Approx(expected.norms[step]).epsilon(1e-4));
+        check_layers(parted, expected, 1e-3);
       }
     }
     CHECK(first.losses.front() > 1.1 * first.losses[19]);
     CHECK(first.norms.front() > 0.1);  // is clipped
+  }
+}
+
+// Several micro-batches are on their way, and each has its own calls made again.
+TEST_CASE("units_may_recompute") {
+  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved}) {
+    Cut cut{.shape = {2, 4, kind == ScheduleKind::interleaved ? std::size_t{2} : std::size_t{1}}, .kind = kind};
+    cut.layers = 8;
+    const Trained kept = trained(cut, 2);
+    cut.recompute = true;
+    CHECK_MESSAGE(trained(cut, 2) == kept, to_string(kind));
+    cut.slices = 2;
+    CHECK_MESSAGE(trained(cut, 2) == kept, to_string(kind));
   }
 }
 
@@ -83,6 +111,11 @@ TEST_CASE("tied_parameters_stay_equal_and_count_once") {
       CHECK(parted.losses[step] == doctest::Approx(expected.losses[step]).epsilon(1e-5));
     for (std::size_t step = 0; step < parted.norms.size(); ++step)
       CHECK(parted.norms[step] == doctest::Approx(expected.norms[step]).epsilon(1e-5));
+    CHECK(parted.layer_norms.back() == 0);  // once, with the first stage's
+    CHECK(parted.layer_norms.front() == doctest::Approx(expected.layer_norms.front()).epsilon(1e-4));
+    double squares = 0;
+    for (const double norm : parted.layer_norms) squares += norm * norm;
+    CHECK(std::sqrt(squares) == doctest::Approx(parted.norms.back()).epsilon(1e-5));
   }
 }
 
@@ -160,6 +193,22 @@ TEST_CASE("a_checkpoint_of_one_mesh_is_that_of_every_other") {
   CHECK(saved.size() == 4);
 }
 
+// Every rank judges all stages, of which one has a buffer; another's has none.
+TEST_CASE("a_buffer_of_a_stage_is_the_same_on_its_ranks_or_is_not_saved") {
+  const TemporaryFolder folder;
+  launch({.ranks = 4}, [&](World& world) {
+    pipeline::Job job(world, {.layers = 2, .buffered = 1});
+    Checkpointer checkpoints(job.pipeline->model(), {.directory = folder / "run"});
+    checkpoints.save({.step = 1});
+    if (world.rank() == 3) job.pipeline->model().buffer(*job.part(1).layers[0].seen)[1] = 5;
+    CHECK_THROWS_WITH_AS(checkpoints.save({.step = 2}),
+                         doctest::Contains("buffer layer1.seen has other values on rank 3 than on rank 2"), UsageError);
+    if (world.rank() == 2) job.pipeline->model().buffer(*job.part(1).layers[0].seen)[1] = 5;
+    checkpoints.save({.step = 2});
+  });
+  CHECK(list_checkpoints(folder / "run").size() == 2);
+}
+
 TEST_CASE("what_passes_may_be_of_16_bits") {
   const Cut cut{.shape = {3, 6}, .layers = layers, .type = DType::bf16};
   Cut gpipe = cut, whole = cut;
@@ -217,7 +266,8 @@ TEST_CASE("what_is_no_pipeline_is_refused") {
   using enum plan::WindowKind;
   check("stage 1: backward of micro-batch 0 through its chunk 0: is missing",
         {.own = plan::Schedule{{{forward, 0}, {backward, 0}}, {{forward, 0}}}, .shape = {2, 1}});
-  check("unit layer0 recomputes its latest forward call, and stage 0 has up to 2", {.recompute = true});
+  check("unit layer0 recomputes, and its backward pass is in two windows",
+        {.kind = ScheduleKind::zb_h1, .recompute = true});
   check("unit layer1 is tied: a unit of the last stage may be", {.shape = {3, 3}, .layers = 3, .lost = 1});
   check("roles stage 0 and stage 1 have a unit layer0 each", {.shape = {2, 2}, .layers = 2, .same_names = true});
   check("unit layer2 is tied: a unit of the last stage may be", {.shape = {3, 3}, .layers = 3, .lost = 2});
@@ -229,8 +279,10 @@ TEST_CASE("what_is_no_pipeline_is_refused") {
   check("wait for each other", {.own = ahead, .shape = {2, 6}, .buffers = 1});
   launch({.ranks = 2}, [](World& world) {
     pipeline::Job job(world, {.layers = 2});
-    CHECK_THROWS_WITH_AS(job.pipeline->model().whole(*job.part(job.pipeline->stage()).layers[0].weight),
-                         doctest::Contains("where ranks have roles"), UsageError);
+    CHECK_THROWS_WITH_AS(job.pipeline->model().recompile(), doctest::Contains("where ranks have roles"), UsageError);
+    pipeline::Layer foreign;
+    CHECK_THROWS_WITH_AS(job.pipeline->model().whole(*foreign.weight), doctest::Contains("does not belong"),
+                         UsageError);
   });
 }
 

@@ -45,10 +45,12 @@ class ModelInspection : public ModelSteps {
   void shards_changed();
 
   // One whole parameter, or its state, on every rank, in host memory: the model is never whole on any. Of slices that
-  // is the tensor that they are cut from. Only between steps. Collective; synchronises.
+  // is the tensor that they are cut from. Where ranks have roles, any role's parameter may be asked for, by all ranks:
+  // every one has made them all. Only between steps. Collective; synchronises.
   std::vector<float> whole(const Parameter& parameter, std::string_view state = "master");
-  // Returns the norm of every parameter that the program trains, of its last step, in the order of units and
-  // parameters; the same bits for every strategy. After update() and before the next window. Collective; synchronises.
+  // Returns the norm of every parameter that the program trains, of its last step, in the order of roles, units and
+  // parameters, of tied ones once; the same bits for every strategy. After update() and before the next window.
+  // Collective; synchronises.
   std::vector<GradientNorm> gradient_norms();
 
   // A buffer's values, between steps. Synchronises. Every rank has its own until synchronize_buffers(), which gives

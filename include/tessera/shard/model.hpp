@@ -32,7 +32,8 @@ struct ModelRole {
 };
 // In place of finalize() where ranks have roles. Every rank makes the models of all roles, in the order of the axis
 // pipeline, which are proved together, messages between neighbours among them (CollectiveKind::send), and compared
-// across ranks; of its own role's alone it takes the memory. Returns which that is. Collective; synchronises. Throws as
+// across ranks; of its own role's alone it takes the memory. All stay as long as that is used, whose whole() and
+// gradient_norms() are of all. Returns which role is this rank's. Collective; synchronises. Throws as
 // finalize() does, and UsageError where a message has no other side or roles wait for each other, for outer steps, and
 // on a mesh without an axis pipeline of that many places. The norm is that of all roles' units, and
 // clipping, skipping and the loss scale follow it: give roles the same optimizer and loss scale.

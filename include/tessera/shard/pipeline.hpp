@@ -6,9 +6,9 @@
 // order of the schedule. All stages' plans are proved together, with the buffers that messages have
 // (finalize_roles()), and each micro-batch's gradient counts once. Inside a stage ranks shard as in any other model.
 //
-// Memory. A part has memory for each micro-batch whose activations it holds at once (plan::in_flight()), which is in
-// the plan as FullyShardOptions::activations. Bits are those of any other schedule on the same mesh: gradients add up
-// in the order of micro-batches.
+// Memory. A part has memory for each micro-batch whose activations it holds at once (plan::in_flight()), and scratch
+// memory once, which are in the plan as FullyShardOptions::activations. Bits are those of any other schedule on the
+// same mesh: gradients add up in the order of micro-batches.
 //
 // Tied parameters. A unit of the last part may have those of one of the first, with its name and tensors, as an output
 // head has those of an embedding: add it with UnitOptions::tied. Both then have the sum of both gradients, which counts
@@ -41,17 +41,18 @@ struct PartMemory {
   std::span<std::byte> output;       // to the next part; empty: the last part
   std::span<std::byte> output_gradient = {};  // in passes back, from the next part; may be overwritten
   std::span<std::byte> input_gradient = {};   // … and to the part before
+  std::span<std::byte> scratch = {};          // PipelinePart::scratch() bytes, until the end of this pass
 };
 
 class PipelinePart {
  public:
   virtual ~PipelinePart() = default;
-  // Adds its units, none of which recomputes where several micro-batches are on their way, and each of which opens one
-  // forward, evaluate and backward window a micro-batch, backward in reverse, unless windows() says otherwise. Names
-  // are unique among all parts.
+  // Adds its units, each of which opens one forward, evaluate and backward window a micro-batch, backward in reverse,
+  // unless windows() says otherwise. Names are unique among all parts.
   virtual void add_to(FullyShard& model) = 0;
   virtual std::vector<UnitWindow> windows(plan::WindowKind kind, std::span<const Unit* const> units) const;
   virtual Bytes activations() const { return {}; }  // of one micro-batch
+  virtual Bytes scratch() const { return {}; }
 
   // These open their windows, in which they enqueue.
   virtual void forward(FullyShard& model, const PartMemory& memory) = 0;
@@ -114,6 +115,7 @@ class Pipeline {
   std::vector<ModelRole> roles(const std::function<std::unique_ptr<Optimizer>()>& optimizer) const;
   void make_model(World& world, FullyShardOptions options, std::size_t stage);
   Bytes place_size(std::size_t stage) const;
+  Bytes scratch_size(std::size_t stage) const;
   Bytes message_size() const;
   PartMemory memory_of(const plan::ScheduledPass& pass, std::size_t place);
   template <typename Work>

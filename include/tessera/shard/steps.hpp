@@ -96,6 +96,10 @@ class ModelSteps : public ShardedModel {
     });
   }
 
+  // Where a program's windows are of several micro-batches by turns, as a pipeline's are: the calls that follow are of
+  // the one that has this place among those on their way, whose latest call of forward() is made again. At first 0.
+  void take_place(std::size_t place);
+
   // The next window of a unit that was added as optional, without computing: its gradient counts as zero in this
   // window. Ranks may differ in what they skip.
   void skip(Unit& unit, plan::WindowKind kind);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -65,10 +66,21 @@ class WindowHost {
 
   // The recompute window of a unit that recomputes, right before its backward one; of others nothing.
   void compute_again(const Unit& unit);
-  KeptCalls& kept_calls() { return kept_calls_; }
+  // The calls that follow are of another micro-batch of those that are on their way, or of this one again.
+  void take_place(std::size_t place) {
+    while (places_.size() <= place) places_.emplace_back();
+    place_ = place;
+  }
+  KeptCalls& kept_calls() { return places_[place_]; }
+
+ protected:
+  void clear_kept_calls() {  // a pass has ended
+    for (KeptCalls& calls : places_) calls.clear();
+  }
 
  private:
-  KeptCalls kept_calls_;  // of the micro-batch that runs
+  std::deque<KeptCalls> places_ = std::deque<KeptCalls>(1);  // of each micro-batch that is on its way
+  std::size_t place_ = 0;
 };
 
 // Handles keep this of the model that opened them. It outlives the model, so that a handle which comes late finds that
