@@ -254,19 +254,7 @@ template <typename T>
 template <typename Model>
 MatrixView<float> Gpt<T>::next_pass(Model& model, const TokenRows& tokens) {
   const nn::ScratchScope pass(stack_);
-  MatrixView<const T> last = evaluation_pass(model, tokens);
-  if (last.rows > 0 && !stack_.counts_only()) last.data += (last.rows - 1) * last.columns;
-  last.rows = std::min<std::size_t>(last.rows, 1);
-  const MatrixView<float> logits = stack_.push<float>(last.rows, shape_.vocabulary);
-  if (embedding_->loss() == nullptr) {
-    model.evaluate(*embedding_, stack_, last, logits);
-    return logits;
-  }
-  const std::size_t each = slices_.part(shape_.vocabulary);
-  const MatrixView<float> mine = stack_.push<float>(last.rows, slices_.part_of(shape_.vocabulary, each).count);
-  model.evaluate(*embedding_, stack_, last, mine);
-  model.evaluate(*embedding_->loss(), mine, logits);
-  return logits;
+  return push_next_logits<T>(model, *embedding_, stack_, shape_, evaluation_pass(model, tokens));
 }
 
 template class Gpt<float>;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -29,33 +30,50 @@ struct GptMicroBatch {
   TokenRows tokens;
   Answers answers;
   SamplePlace place;
+  bool writes = false;  // an evaluation that forms logits in place of a loss
+};
+
+struct GptPartOptions {
+  std::size_t begin, end;         // its blocks
+  std::size_t batch;              // sequences of a micro-batch, of an evaluation at most
+  bool goes_back_in_two = false;  // each micro-batch, as zb-h1 has it
+  tessera::DeviceKind device = tessera::DeviceKind::cpu;
 };
 
 template <typename T>
 class GptPart final : public tessera::PipelinePart {
  public:
-  // The blocks from `begin` to `end`; micro-batches are of `batch` sequences. Nothing is recomputed.
-  GptPart(const GptShape& shape, std::size_t begin, std::size_t end, std::size_t batch, tessera::DeviceKind device);
+  GptPart(const GptShape& shape, const GptPartOptions& options);
 
   void bring(const std::vector<GptMicroBatch>& micro_batches) { micro_batches_ = micro_batches; }
+  // The last part has those of the token that follows a micro-batch that writes, until the next pass.
+  std::span<const float> logits() const { return {logits_.data, logits_.elements()}; }
   static std::size_t passed_elements(const GptShape& shape, std::size_t batch);
 
   void add_to(tessera::FullyShard& model) override { add_units(model); }
   std::vector<tessera::UnitWindow> windows(tessera::plan::WindowKind kind,
                                            std::span<const tessera::Unit* const> units) const override;
   tessera::Bytes activations() const override { return activations_; }
+  tessera::Bytes scratch() const override { return scratch_size_; }
   void forward(tessera::FullyShard& model, const tessera::PartMemory& memory) override;
   void backward(tessera::FullyShard& model, const tessera::PartMemory& memory) override;
+  void backward_input(tessera::FullyShard& model, const tessera::PartMemory& memory) override;
   void evaluate(tessera::FullyShard& model, const tessera::PartMemory& memory) override;
 
  private:
   bool is_first() const { return begin_ == 0; }
   bool is_last() const { return end_ == shape_.layers; }
+  bool recomputes(std::size_t hidden) const {
+    return shape_.activation_checkpointing && begin_ + hidden < shape_.layers;
+  }
   LossUnit* loss() const { return is_last() ? embedding_->loss() : nullptr; }
   template <typename Model>
   void add_units(Model& model);
   tessera::nn::ActivationStack& take_place(const tessera::PartMemory& memory, bool begins);
-  tessera::nn::MatrixView<T> matrix(std::span<const std::byte> memory) const;  // of this rank's rows
+  std::size_t rows(const tessera::PartMemory& memory) const { return brought(memory).tokens.ids.size(); }
+  const GptMicroBatch& brought(const tessera::PartMemory& memory) const { return micro_batches_[memory.micro_batch]; }
+  // This rank's share of so many rows.
+  tessera::nn::MatrixView<T> matrix(std::span<const std::byte> memory, std::size_t rows) const;
   tessera::nn::SequenceBatch sequences(const tessera::PartMemory& memory, tessera::plan::WindowKind kind) const;
   // The passes, for a FullyShard and for one that only counts.
   template <typename Model>
@@ -64,18 +82,28 @@ class GptPart final : public tessera::PipelinePart {
   template <typename Model>
   tessera::nn::MatrixView<T> backward_pass(Model& model, const tessera::PartMemory& memory,
                                            tessera::nn::MatrixView<T> gradient, tessera::nn::ActivationStack& stack);
-  tessera::Bytes count();
+  // The same in two. The embedding's gradient has a place of its own between them.
+  template <typename Model>
+  void input_pass(Model& model, tessera::nn::MatrixView<T> gradient, tessera::nn::ActivationStack& stack);
+  template <typename Model>
+  void parameters_pass(Model& model, tessera::nn::MatrixView<T> of_embedding, tessera::nn::ActivationStack& stack);
+  void copy(tessera::FullyShard& model, tessera::nn::MatrixView<T> from, std::byte* to) const;
+  void count();
 
   GptShape shape_;
   tessera::nn::Slices slices_;
-  std::size_t begin_, end_, rows_;
+  std::size_t begin_, end_, most_rows_;
+  bool goes_back_in_two_;
   tessera::DeviceKind device_;
-  std::unique_ptr<EmbeddingUnit<T>> embedding_;         // of the first part and the last
-  std::unique_ptr<SpreadUnit<T>> spread_;               // of the first part, where ranks have slices
-  std::vector<std::unique_ptr<HiddenUnit<T>>> hidden_;  // blocks, and the norm
-  std::vector<tessera::nn::ActivationStack> stacks_;    // by place
+  std::unique_ptr<EmbeddingUnit<T>> embedding_;           // of the first part and the last
+  std::unique_ptr<SpreadUnit<T>> spread_;                 // of the first part, where ranks have slices
+  std::vector<std::unique_ptr<HiddenUnit<T>>> hidden_;    // blocks, and the norm
+  std::deque<tessera::nn::ActivationStack> stacks_;       // by place: calls that are made again refer to them
+  tessera::nn::ActivationStack scratch_;                  // of blocks that are computed again
+  std::vector<tessera::nn::MatrixView<T>> of_embedding_;  // its gradient, by place
   std::vector<GptMicroBatch> micro_batches_;
-  tessera::Bytes activations_;
+  tessera::nn::MatrixView<float> logits_ = {};
+  tessera::Bytes activations_, scratch_size_;
 };
 
 struct GptSchedule {

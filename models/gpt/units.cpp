@@ -32,6 +32,13 @@ class BlockLayer {
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
     block_.backward(window, stack, saved, gradient);
   }
+  using Between = typename nn::TransformerBlock<P>::Between;
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
+    return block_.backward_input(window, stack, saved, gradient);
+  }
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& between) {
+    block_.backward_parameters(window, stack, saved, between);
+  }
 
  private:
   nn::TransformerBlock<P> block_;
@@ -66,6 +73,15 @@ class FinalLayer final : public tessera::Module {
       nn::SlicedRows<P>::copy(window, scatter_->scatter(window, gradient.rows), mine);
     }
     norm_.backward(window, stack, saved, mine, mine);
+  }
+  using Between = typename nn::LayerNorm<P>::Between;
+  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
+    const MatrixView<P> dy = stack.push<P>(gradient.rows, gradient.columns);
+    nn::SlicedRows<P>::copy(window, gradient, dy);
+    return norm_.backward_input(window, stack, saved, dy, gradient);
+  }
+  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy) {
+    norm_.backward_parameters(window, stack, saved, dy);
   }
 
  private:
@@ -125,6 +141,17 @@ class HiddenUnitIn final : public HiddenUnit<T> {
     deliver(window, own, gradient);
   }
 
+  void backward_input(Window& window, ActivationStack& stack, MatrixView<T> gradient) override {
+    const MatrixView<P> own = place_for<P>(stack, gradient);
+    deliver(window, gradient, own);
+    this->here(between_) = layer_.backward_input(window, stack, this->here(saved_), own);
+    deliver(window, own, gradient);
+  }
+
+  void backward(Window& window, ActivationStack& stack) override {
+    layer_.backward_parameters(window, stack, this->here(saved_), this->here(between_));
+  }
+
  private:
   // x itself, or, in a unit that saves it, the copy that stays until the backward window.
   static MatrixView<const T> kept(Window& window, MatrixView<const T> x) {
@@ -140,6 +167,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
 
   Layer layer_;
   std::vector<typename Layer::Saved> saved_;
+  std::vector<typename Layer::Between> between_;
 };
 
 template <typename T, typename P>
@@ -186,9 +214,20 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
   }
 
   void backward(Window& window, ActivationStack& stack, const TiedHeadGradient<T>& gradient) override {
-    embedding_.backward(window, stack, typename nn::Embedding<P>::Saved{},
-                        MatrixView<P>{nullptr, 0, gradient.dx.columns});
+    embed_nothing_back(window, stack);
     backward(window, stack, HeadGradient<T>{gradient.dx});
+  }
+
+  void backward_input(Window& window, ActivationStack& stack, const TiedHeadGradient<T>& gradient) override {
+    const nn::ScratchScope scratch(stack);
+    const MatrixView<P> own = place_for<P>(stack, gradient.dx);
+    embedding_.backward_input(window, stack, this->here(saved_loss_), own);
+    deliver(window, own, gradient.dx);
+  }
+
+  void backward(Window& window, ActivationStack& stack, const TiedHeadTable&) override {
+    embed_nothing_back(window, stack);
+    embedding_.backward_parameters(window, stack, this->here(saved_loss_));
   }
 
   void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<float> logits) override {
@@ -203,6 +242,12 @@ class EmbeddingUnitIn final : public EmbeddingUnit<T> {
 
  private:
   using SavedLoss = typename nn::Embedding<P>::SavedLoss;
+
+  // Gradients of zero, of no ids.
+  void embed_nothing_back(Window& window, ActivationStack& stack) {
+    embedding_.backward(window, stack, typename nn::Embedding<P>::Saved{},
+                        MatrixView<P>{nullptr, 0, embedding_.shape().dim});
+  }
 
   class Loss final : public LossUnit {
    public:

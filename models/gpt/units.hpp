@@ -2,6 +2,7 @@
 // what its last forward saved for its next backward, of every micro-batch that is on its way.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -54,6 +55,10 @@ class HiddenUnit : public UnitOfPlaces {
   // The gradient of y becomes that of x.
   virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         tessera::nn::MatrixView<T> gradient) = 0;
+  // The same in two passes, of which the first pushes what the second forms the parameters' gradients from.
+  virtual void backward_input(tessera::Window& window, tessera::nn::ActivationStack& stack,
+                              tessera::nn::MatrixView<T> gradient) = 0;
+  virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack) = 0;
 };
 
 // A type of its own tells what the head's backward writes from the embedding's.
@@ -67,6 +72,9 @@ template <typename T>
 struct TiedHeadGradient {
   tessera::nn::MatrixView<T> dx;
 };
+
+// The rest of it, where its input's gradient was formed before.
+struct TiedHeadTable {};
 
 // Ranks with slices share the rows between the embedding and the blocks: y are this rank's rows of the sum of all x.
 template <typename T>
@@ -106,11 +114,21 @@ class EmbeddingUnit : public UnitOfPlaces {
                         const HeadGradient<T>& gradient) = 0;
   virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack,
                         const TiedHeadGradient<T>& gradient) = 0;
+  virtual void backward_input(tessera::Window& window, tessera::nn::ActivationStack& stack,
+                              const TiedHeadGradient<T>& gradient) = 0;
+  virtual void backward(tessera::Window& window, tessera::nn::ActivationStack& stack, const TiedHeadTable& rest) = 0;
   // The logits alone: [rows of x, vocabulary], or this rank's slice of it.
   virtual void forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
                        tessera::nn::MatrixView<float> logits) = 0;
   virtual LossUnit* loss() = 0;  // null where ranks have no slices
 };
+
+// Pushes the logits that follow the last of the rows that the head reads: [1, vocabulary], or nothing without rows. In
+// evaluate windows of the head, and of the loss where ranks have slices.
+template <typename T, typename Model>
+tessera::nn::MatrixView<float> push_next_logits(Model& model, EmbeddingUnit<T>& head,
+                                                tessera::nn::ActivationStack& stack, const GptShape& shape,
+                                                tessera::nn::MatrixView<const T> x);
 
 template <typename T>
 std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape& shape);
@@ -123,6 +141,25 @@ std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape& shape);  // null wher
 
 inline tessera::nn::Slices slices_of(const GptShape& shape) {
   return {.count = shape.slices, .place = shape.slice, .rows = shape.batch * shape.seq};
+}
+
+template <typename T, typename Model>
+tessera::nn::MatrixView<float> push_next_logits(Model& model, EmbeddingUnit<T>& head,
+                                                tessera::nn::ActivationStack& stack, const GptShape& shape,
+                                                tessera::nn::MatrixView<const T> x) {
+  if (x.rows > 0 && !stack.counts_only()) x.data += (x.rows - 1) * x.columns;
+  x.rows = std::min<std::size_t>(x.rows, 1);
+  const tessera::nn::MatrixView<float> logits = stack.push<float>(x.rows, shape.vocabulary);
+  if (head.loss() == nullptr) {
+    model.evaluate(head, stack, x, logits);
+    return logits;
+  }
+  const tessera::nn::Slices slices = slices_of(shape);
+  const std::size_t each = slices.part(shape.vocabulary);
+  const auto mine = stack.push<float>(x.rows, slices.part_of(shape.vocabulary, each).count);
+  model.evaluate(head, stack, x, mine);
+  model.evaluate(*head.loss(), mine, logits);
+  return logits;
 }
 
 // Activations of one type for a unit that computes in another. Where the types are the same, nothing is copied.

@@ -53,23 +53,27 @@ def mesh_of(stages, data, slices):
 
 
 def check_mesh(program, mesh, accumulate, steps, measurable):
-    stages, data, _ = mesh
+    stages, data, slices = mesh
     one = train(program, steps, "--ranks", 1, "--accumulate", data * accumulate, "--eval-batches", 2 * data)
     common = [*mesh_of(*mesh), "--accumulate", accumulate, "--eval-batches", 2]
     found, activations = set(), {}
-    for schedule in [["gpipe"], ["1f1b"], ["interleaved", "--chunks", 2, *MODES]]:
+    schedules = [["gpipe"], ["1f1b"], ["interleaved", "--chunks", 2, *MODES],
+                 ["1f1b", "--activation-checkpointing", "yes", *MODES], *([["zb-h1", *MODES]] if slices == 1 else [])]
+    for schedule in schedules:
         # In a selection each schedule has another strategy.
         for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
             runs = train(program, steps, *common, "--strategy", strategy, "--schedule", *schedule)
             check_near(one, runs, 1e-5)
             found.add(str(bits(runs)))
-            activations[schedule[0]] = check_memory(runs, math.prod(mesh), measurable)
+            held = check_memory(runs, math.prod(mesh), measurable)
+            activations["recomputed" if "--activation-checkpointing" in schedule else schedule[0]] = held
     if not REDUCED:
         by_processes = process_runs.trained_by("torchrun", None)
         found.add(str(bits(train(program, steps, "--ranks", math.prod(mesh), *common, by=by_processes))))
     assert len(found) == 1, f"{mesh}: schedules, strategies and processes have other bits"
     # GPipe holds all micro-batches everywhere; 1F1B's last stage one.
     assert activations["gpipe"][-1] > activations["1f1b"][-1], (mesh, activations)
+    assert activations["recomputed"][0] < activations["1f1b"][0], (mesh, activations)
     assert one[0]["grad_norm"] > 0.5, "the run does not clip"
 
 
@@ -80,7 +84,10 @@ def check_narrow(program):
         mesh = mesh_of(2, 1, slices)
         runs = [train(program, 4, *mesh, *common, "--schedule", "gpipe"),
                 train(program, 4, *mesh, *common, "--schedule", "1f1b", "--metrics-per-rank", "--sample", 0)]
-        assert bits(runs[0]) == bits(runs[1]), precision
+        other = ["zb-h1"] if slices == 1 else ["interleaved", "--chunks", 2, "--activation-checkpointing", "yes"]
+        runs.append(train(program, 4, *mesh, *common, "--fp32-units", "blocks.1,final", "--schedule", *other))
+        runs.append(train(program, 4, *mesh, *common, "--fp32-units", "blocks.1,final"))
+        assert bits(runs[0]) == bits(runs[1]) != bits(runs[2]) == bits(runs[3]), precision
         for step in runs[1]:  # of the last stage, which has one
             figures = step["ranks"]["loss"]
             assert math.isclose(figures["min"], step["loss"], rel_tol=1e-6) and figures["max_rank"] >= slices, figures
@@ -119,11 +126,29 @@ def check_checkpoints(program):
             assert loaded["tensor_hashes"] == first["tensor_hashes"], mesh
 
 
+def check_text(program):
+    """Every stage has a part in each byte; the text is one rank's, also with data and slices in each stage."""
+    def text(*options):
+        done = trainer_runs.run(program, *MODEL, "--steps", 3, "--eval-every", 2, "--eval-batches", 2, "--sample", 60,
+                                "--prompt", "To be, or not to be", *options)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("  | ")]
+    one = text("--ranks", 1, "--accumulate", 8)
+    assert len("".join(one)) > 2 * 60 and "To be, or not to be" in one[0], one
+    for mesh, chunks in [((2, 1, 1), []), ((2, 2, 2), []), ((2, 1, 3), ["--schedule", "interleaved", "--chunks", 2])]:
+        there = text(*mesh_of(*mesh), "--accumulate", 8 // mesh[1], *chunks)
+        assert there == one, f"{mesh}: {there} and on one rank {one}"
+
+
 def check_refused(program):
     for text, options in [("--chunks needs --schedule interleaved", ["--mesh", "pipeline=2", "--chunks", 2]),
                           ("to be a multiple of the 2 stages", ["--mesh", "pipeline=2", "--schedule", "interleaved", "--accumulate", 3]),
                           ("need as many layers", ["--mesh", "pipeline=9"]),
-                          ("--sample is not possible with a pipeline", ["--mesh", "pipeline=2", "--sample", 5]),
+                          ("--wire is without effect", ["--mesh", "pipeline=2", "--accumulate", 2, "--wire", "int8"]),
+                          ("zb-h1 goes back through whole layers", ["--mesh", "pipeline=2,tensor=2", "--schedule", "zb-h1"]),
+                          ("zb-h1 keeps what", ["--mesh", "pipeline=2", "--schedule", "zb-h1", "--activation-checkpointing", "yes"]),
+                          ("--offload activations is not possible with a pipeline",
+                           ["--mesh", "pipeline=2", "--offload", "activations", "--activation-checkpointing", "yes"]),
                           ("--accumulate-mode is not possible with a pipeline", ["--mesh", "pipeline=2", "--accumulate-mode", "reduced"]),
                           ("needs --mesh with several places", ["--schedule", "1f1b"])]:
         done = trainer_runs.run(program, *MODEL, "--steps", 1, *options)
@@ -134,12 +159,13 @@ def check_refused(program):
 
 def main(program, *options):
     measurable = "--not-measurable" not in options
-    meshes = [(2, 1, 3), (2, 2, 2)] if REDUCED else [
+    meshes = [(2, 1, 3), (2, 2, 2), (3, 2, 1)] if REDUCED else [
         mesh for mesh in itertools.product([2, 3, 4], [1, 2, 3], [1, 2, 3]) if math.prod(mesh) <= 8]
     for mesh in meshes:
         check_mesh(program, mesh, {2: 4, 3: 6, 4: 8}[mesh[0]], 3 if REDUCED else 20, measurable)
     check_narrow(program)
     check_checkpoints(program)
+    check_text(program)
     check_refused(program)
 
 

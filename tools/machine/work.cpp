@@ -1,6 +1,8 @@
-// A backward pass has two products for each of the forward pass: the input's gradient and the weights'.
+// A backward pass has two products for each of the forward pass: the input's gradient and the weights'. Where it is in
+// two windows, each has one of them, and attention, which has no weights, is in the first.
 #include "machine/work.hpp"
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 
@@ -39,11 +41,25 @@ double attention_flops(double dim, TokenShape shape) {
   return 2 * static_cast<double>(shape.rows) * static_cast<double>(shape.seq) * dim;
 }
 
+// Where a unit's backward pass is in two, what is called backward is the second.
+bool is_in_two(const plan::Plan& plan, std::size_t unit) {
+  const std::vector<plan::WindowUse>& uses = plan.programs.front().micro_batch;
+  return std::any_of(uses.begin(), uses.end(), [&](const plan::WindowUse& use) {
+    return use.unit == unit && use.kind == WindowKind::backward_input;
+  });
+}
+
+double attention_passes(WindowKind kind, bool in_two) {
+  if (kind == WindowKind::backward) return in_two ? 0 : 2;
+  return kind == WindowKind::backward_input ? 2 : 1;
+}
+
 Work work_of_shapes(const plan::Plan& plan, const WindowKey& window, TokenShape shape) {
   const auto [index, kind, nth] = window;
   const plan::UnitSpec& unit = plan.units[index];
   const auto rows = static_cast<double>(shape.rows);
-  const double passes = kind == WindowKind::backward ? 2 : 1;
+  const bool in_two = is_in_two(plan, index);
+  const double passes = kind == WindowKind::backward && !in_two ? 2 : 1;
   // The windows of GPT's embedding backward are in the other order. Of stages the last one has the head, tied to the
   // first one's table.
   const bool is_head = plan.options.role ? unit.tied : kind == WindowKind::backward ? nth == 0 : nth == 1;
@@ -60,7 +76,8 @@ Work work_of_shapes(const plan::Plan& plan, const WindowKey& window, TokenShape 
       continue;
     }
     work.products.push_back({2 * rows * out * in, passes});
-    if (is_attention(parameter.name)) work.products.push_back({attention_flops(in, shape), passes});
+    const double attends = is_attention(parameter.name) ? attention_passes(kind, in_two) : 0;
+    if (attends > 0) work.products.push_back({attention_flops(in, shape), attends});
     // Inputs and outputs of a product are read and written once more by what stands between products: norms,
     // activations, residuals.
     bytes += passes * 2 * rows * (in + out) * element;

@@ -167,10 +167,6 @@ class Search {
     std::optional<FitCandidate> best;
     for (Setting& setting : variants({strategy})) {
       setting.options.mesh = mesh;
-      if (setting.stages() > 1 && setting.activation_checkpointing) {
-        if (why.empty()) why = "stages recompute nothing";
-        continue;
-      }
       std::optional<FitCandidate> candidate = best_batch_on_mesh(setting, why);
       if (candidate && (!best || is_better(*candidate, *best))) best = std::move(candidate);
     }

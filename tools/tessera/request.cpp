@@ -497,11 +497,23 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
     throw OptionError("--mesh: only a GPT is cut into stages along pipeline here");
   tessera::trainer::check_schedule(
       line, setting.schedule,
-      {setting.stages(), setting.options.micro_batches, has_stages ? request.subject->layers() : 0}, "--micro-batches");
+      {.stages = setting.stages(),
+       .micro_batches = setting.options.micro_batches,
+       .layers = has_stages ? request.subject->layers() : 0,
+       .slices = setting.options.mesh ? setting.options.mesh->size(tessera::Axis::tensor) : 1,
+       .recompute = setting.activation_checkpointing},
+      "--micro-batches");
   if (!has_stages) return;
-  refuse_with(line, "stages along pipeline",
-              {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw",
-               "--profile", "--slow", "--jitter"});
+  if (setting.options.offload.activations != tessera::MemorySpace::device)
+    throw OptionError("--offload activations is not possible with stages along pipeline: leave them on the device");
+  if (line.given("--wire") && setting.options.micro_batches > 1) {
+    throw OptionError(
+        "--wire is without effect: gradients of a pipeline's micro-batches add up in fp32 before they travel; leave it "
+        "out");
+  }
+  refuse_with(
+      line, "stages along pipeline",
+      {"--granules", "--outer-every", "--accumulate-mode", "--compare", "--draw", "--profile", "--slow", "--jitter"});
 }
 
 void check_meshes(const CommandLine& line, const PlanRequest& request) {

@@ -92,14 +92,24 @@ void add_data_options(CommandLine& line, GptOptions& options) {
 
 // Refuses what a pipeline does not have, and what nothing but a pipeline has.
 void check_pipeline(const CommandLine& line, GptOptions& options) {
-  check_schedule(line, options.schedule, {options.stages(), options.run.accumulate, options.layers}, "--accumulate");
+  check_schedule(line, options.schedule,
+                 {.stages = options.stages(),
+                  .micro_batches = options.run.accumulate,
+                  .layers = options.layers,
+                  .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
+                  .recompute = options.activation_checkpointing},
+                 "--accumulate");
   if (options.stages() == 1) return;
-  for (const char* name : {"--activation-checkpointing", "--granules", "--outer-every", "--accumulate-mode"}) {
+  for (const char* name : {"--granules", "--outer-every", "--accumulate-mode"}) {
     if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
   }
-  if (options.sample.value_or(0) > 0)
-    throw OptionError("--sample is not possible with a pipeline, whose stages write no text: leave it out");
-  options.sample = 0;
+  if (line.given("--wire") && options.run.accumulate > 1) {
+    throw OptionError(
+        "--wire is without effect: gradients of a pipeline's micro-batches add up in fp32 before they travel; leave it "
+        "out");
+  }
+  if (options.run.offload.activations != tessera::MemorySpace::device)
+    throw OptionError("--offload activations is not possible with a pipeline: leave activations on the device");
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {

@@ -92,7 +92,6 @@ std::map<std::string, std::string> aliases_of_weights();
 std::map<std::string, std::string> settings_of_weights(const Job& job);
 
 std::string headline(const Job& job, tessera::FullyShard& model);
-std::string evaluation_lines(const StepMetrics& now, const Job& job, const std::string& sample);
 
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
 void train(tessera::World& world, const Job& job, RunMetrics* metrics);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,26 +10,22 @@
 #include <vector>
 
 #include "models/gpt/pipeline.hpp"
-#include "tessera/data/loader.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/with_element.hpp"
 #include "tessera/shard/pipeline.hpp"
 #include "tessera/trainer/device_data.hpp"
 #include "tessera/trainer/trainer.hpp"
-#include "trainer/gpt/job.hpp"
+#include "trainer/gpt/gpt_training.hpp"
 
 namespace train_gpt {
 
 namespace {
 
 template <typename T>
-class GptStages final : public Training {
+class GptStages final : public GptTraining {
  public:
   GptStages(tessera::World& world, const Job& job)
-      : job_(job),
-        world_(world),
-        slice_(job.data.parts.held_out.size(), world, job.options.run),
-        sampler_(sampler_options(job.options.run, job.data.parts.training.size(), world)),
+      : GptTraining(world, job),
         stages_(world, job.sharding, shape_on(world, job),
                 {.batch = job.options.run.batch, .kind = job.options.schedule.kind, .shape = schedule_shape()}) {}
 
@@ -39,23 +34,11 @@ class GptStages final : public Training {
     stages_.pipeline->finalize(optimizer);
   }
   void ready(const std::optional<tessera::SamplerState>& from) override {
-    tessera::Stream& stream = model().stream();
-    const std::size_t tokens = job_.options.run.samples_per_rank() * job_.shape.seq;
-    inputs_.reserve(stream, tokens), targets_.reserve(stream, tokens), weights_.reserve(stream, tokens);
-    loss_.at(stream);
-    if (from) sampler_.restore(*from);
-    loader_.emplace(sampler_, tessera::LoaderOptions{.depth = batches_ahead},
-                    [this](const tessera::SampleBatch& chosen, tessera::TokenBatch& batch) {
-                      job_.data.parts.training.read(chosen, batch);
-                    });
+    unused_loss_.at(model().stream());
+    GptTraining::ready(from);
   }
-  std::map<std::string, std::string> aliases() const override { return aliases_of_weights(); }
-  std::map<std::string, std::string> settings() const override { return settings_of_weights(job_); }
   bool has_losses() const override { return stages_.pipeline->is_last(); }
-  tessera::SamplerState sampler() const override { return loader_->state(); }
-  tessera::Bytes batch_bytes() const override { return train_gpt::batch_bytes(job_); }
 
-  // Rank 0's part of the model is told; the schedule where the plan is.
   std::string headline() override {
     std::string text =
         train_gpt::headline(job_, model()) +
@@ -69,12 +52,6 @@ class GptStages final : public Training {
     text += fmt::format("bubble   {:.1f} % of a step, where parts take equal time\n", 100 * times.idle[0] / times.step);
     if (job_.options.run.draw_plan) text += fmt::format("\n{}", tessera::plan::draw(lists, shape));
     return text;
-  }
-
-  std::size_t begin_step(std::size_t step) override {
-    step_ = step;
-    batch_ = loader_->next();
-    return batch_->global_samples;
   }
 
   void train_micro_batch(const MicroBatch& micro) override { train_micro_batches({&micro, 1}); }
@@ -92,7 +69,7 @@ class GptStages final : public Training {
     for (std::size_t micro = 0; micro < count; ++micro) {
       const auto part = [&](const auto& of) { return of.subspan(micro * tokens, tokens); };
       const bool is_whole = micro < all.size() && all[micro].samples == job_.options.run.batch;
-      Answers answers{.targets = part(targets), .loss = micro < all.size() ? all[micro].loss : loss_.at(stream)};
+      Answers answers{.targets = part(targets), .loss = micro < all.size() ? all[micro].loss : unused_loss_.at(stream)};
       if (!is_whole) answers.weights = part(weights);
       micro_batches_.push_back(
           {.tokens = {.ids = part(inputs), .sequence = batch_->columns},
@@ -103,56 +80,27 @@ class GptStages final : public Training {
     stages_.pipeline->train();
   }
 
-  bool has_held_out() const override { return job_.data.parts.held_out.size() > 0; }
-
-  // Every pass is of a whole micro-batch, in which samples that are not there weigh nothing.
-  std::string evaluate(StepMetrics& now, const PassDone& pass_done) override {
-    HeldOutSum sum(job_.options.run);
-    const std::size_t length = job_.data.parts.held_out.length(), tokens = job_.options.run.batch * length;
-    tessera::Stream& stream = model().stream();
-    for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
-      job_.data.parts.held_out.read(slice_.samples(pass, 0), held_out_);
-      std::vector<float> weights(held_out_.targets.size(), 1.0f);
-      weights.resize(tokens);
-      held_out_.inputs.resize(tokens), held_out_.targets.resize(tokens);
-      micro_batches_.assign(1, {});
-      micro_batches_[0].tokens = {.ids = inputs_.put(stream, std::span<const std::int32_t>(held_out_.inputs)),
-                                  .sequence = length};
-      micro_batches_[0].answers = {.targets = targets_.put(stream, std::span<const std::int32_t>(held_out_.targets)),
-                                   .loss = loss_.at(stream),
-                                   .weights = weights_.put(stream, std::span<const float>(weights))};
-      for (GptPart<T>* part : stages_.parts) part->bring(micro_batches_);
-      stages_.pipeline->evaluate();
-      loss_.fetch(stream);
-      model().synchronize();
-      const double share = stages_.pipeline->is_last() ? static_cast<double>(job_.options.stages()) : 0.0;
-      sum.add(static_cast<double>(loss_.values().front()) * static_cast<double>(tokens) * share);
-      pass_done(pass + 1, slice_.passes());
-    }
-    now.held_out_loss = sum.over_ranks(world_, "held-out loss") / static_cast<double>(slice_.used() * length);
-    now.held_out_samples = slice_.used();
-    return evaluation_lines(now, job_, {});
-  }
-
  private:
+  void evaluate_pass(const TokenRows& tokens, const Answers& answers) override {
+    go_through(GptMicroBatch{.tokens = tokens, .answers = answers, .place = {}});
+  }
+  std::span<const float> next(std::span<const std::int32_t> tokens) override {
+    const std::size_t length = std::max<std::size_t>(1, tokens.size());
+    go_through(
+        GptMicroBatch{.tokens = {.ids = tokens, .sequence = length}, .answers = {}, .place = {}, .writes = true});
+    return stages_.parts.back()->logits();
+  }
+  void go_through(const GptMicroBatch& micro_batch) {
+    for (GptPart<T>* part : stages_.parts) part->bring({micro_batch});
+    stages_.pipeline->evaluate();
+  }
+  std::size_t micro_batches_at_once() const override { return job_.options.run.accumulate; }
   tessera::plan::ScheduleShape schedule_shape() const {
     return {job_.options.stages(), job_.options.run.accumulate, job_.options.schedule.chunks};
   }
 
-  const Job& job_;
-  tessera::World& world_;
-  HeldOutSlice slice_;
-  std::size_t step_ = 0;
-  // The pipeline comes last, so that these outlive its queued work, which reads and writes them.
-  OnDevice<std::int32_t> inputs_;
-  OnDevice<std::int32_t> targets_;
-  OnDevice<float> weights_;
-  FromDevice<float> loss_{1};  // of an evaluation's pass, and of micro-batches without samples
-  tessera::TokenBatch held_out_;
+  FromDevice<float> unused_loss_{1};  // of micro-batches without samples
   std::vector<GptMicroBatch> micro_batches_;
-  tessera::DistributedSampler sampler_;
-  std::optional<tessera::Loader<tessera::TokenBatch>> loader_;
-  const tessera::TokenBatch* batch_ = nullptr;  // of this step
   GptPipeline<T> stages_;
 };
 

@@ -66,7 +66,8 @@ void add_mesh_option(CommandLine& line, std::optional<tessera::plan::MeshShape>&
 void add_schedule_options(CommandLine& line, ScheduleOptions& options, const char* micro_batches) {
   using enum tessera::plan::ScheduleKind;
   line.choice<tessera::plan::ScheduleKind>(
-      "--schedule", options.kind, {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}},
+      "--schedule", options.kind,
+      {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}, {"zb-h1", zb_h1}},
       fmt::format("How the {} micro-batches flow through the stages of --mesh pipeline=N,… [1f1b]", micro_batches));
   line.whole("--chunks", options.chunks, {1, 1024},
              fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
@@ -87,6 +88,11 @@ tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const Sched
   } else if (of.stages * options.chunks > of.layers) {
     throw OptionError(fmt::format("{} stages of {} chunks need as many layers, and there are {}", of.stages,
                                   options.chunks, of.layers));
+  } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.slices > 1) {
+    throw OptionError("--schedule zb-h1 goes back through whole layers: leave tensor out of --mesh, or choose 1f1b");
+  } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.recompute) {
+    throw OptionError(
+        "--schedule zb-h1 keeps what --activation-checkpointing would compute again: leave it out, or choose 1f1b");
   }
   return {of.stages, of.micro_batches, options.chunks};
 }

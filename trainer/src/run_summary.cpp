@@ -26,19 +26,24 @@ namespace tessera::trainer {
 
 namespace {
 
-std::size_t parameter_count(const tessera::FullyShard& model) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < model.unit_count(); ++i) {
-    for (const tessera::Parameter* parameter : model.unit(i).parameters())
-      count += tessera::element_count(parameter->whole_shape());
-  }
-  return count;
-}
+struct Counts {
+  std::size_t parameters = 0, units = 0, operations = 0, segments = 0;
+};
 
-std::size_t operation_count(const tessera::plan::Plan& plan) {
-  std::size_t count = 0;
-  for (const tessera::plan::Segment& segment : plan.segments) count += segment.operations.size();
-  return count;
+// Where ranks have stages, all of them count, but for the ends of messages between them; and what is tied once.
+Counts counts_of(const tessera::FullyShard& model) {
+  Counts result;
+  for (const tessera::plan::Plan* plan : model.plans()) {
+    for (const tessera::plan::UnitSpec& unit : plan->units) {
+      if (unit.tied) continue;
+      if (!plan->options.role || !unit.parameters.empty()) ++result.units;
+      for (const tessera::plan::ParameterSpec& each : unit.parameters)
+        result.parameters += tessera::element_count(tessera::plan::whole_shape(each.shape, each.slice));
+    }
+    result.segments += plan->segments.size();
+    for (const tessera::plan::Segment& segment : plan->segments) result.operations += segment.operations.size();
+  }
+  return result;
 }
 
 std::string sharding_text(const RunOptions& options) {
@@ -99,11 +104,14 @@ std::string ranks_line(const RunOptions& options, tessera::FullyShard& model) {
 }
 
 std::string model_lines(const std::string& what, const tessera::FullyShard& model) {
+  const Counts counts = counts_of(model);
+  const std::size_t stages = model.plans().size();
   return fmt::format(
       "model    {}: {} parameters in {} units\n"
-      "plan     {} operations in {} segments, verified; hash {:016x}\n",
-      what, grouped(parameter_count(model)), model.unit_count(), grouped(operation_count(model.plan())),
-      model.plan().segments.size(), hash(model.plan()));
+      "plan     {} operations in {} segments{}, verified; hash{} {:016x}\n",
+      what, grouped(counts.parameters), counts.units, grouped(counts.operations), counts.segments,
+      stages > 1 ? fmt::format(" of {} stages", stages) : "", stages > 1 ? " of the first" : "",
+      hash(*model.plans().front()));
 }
 
 std::string run_lines(const RunOptions& options, const RunLength& length, std::size_t training_samples) {
