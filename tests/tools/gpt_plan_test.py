@@ -111,6 +111,7 @@ def check_stages(tool, program, folder, axes, ranks_of_stage, rows):
     summary = json.loads(done.stdout)
     assert [rank["rank"] for rank in summary["ranks"]] == list(range(len(ranks))), summary
     assert all(0 < rank["bubble"] < 1 for rank in summary["ranks"]), summary
+    assert json.loads(trace.read_text())["otherData"]["micro_batches"] == 4
     names = lambda rank: {each["args"]["unit"] for each in json.loads(trace.read_text())["traceEvents"]
                           if each["ph"] == "X" and each["pid"] == rank and each["cat"] == "window"}
     of_first, of_last = names(ranks_of_stage - 1), names(len(ranks) - 1)

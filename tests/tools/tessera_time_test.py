@@ -87,12 +87,14 @@ class Times(Toy):
     def test_equal_stages_stand_still_as_their_schedule_says(self):
         one = plan("--layers", 8, "--dim", 256, "--heads", 4, "--seq", 64, "--vocabulary", 8, "--batch", 4, "--time",
                    "--machine", self.machine(memory=1e20))["time"]
-        for schedule, stages in [(["gpipe"], 4), (["1f1b"], 4), (["1f1b"], 2), (["interleaved", "--chunks", 2], 4)]:
+        for schedule, stages in [(["gpipe"], 4), (["1f1b"], 4), (["1f1b"], 2), (["interleaved", "--chunks", 2], 4), (["zb-h1"], 2),
+                                 (["zb-h1"], 4)]:
             found = self.stages(f"pipeline={stages}", 8, "--schedule", *schedule)
+            near = 0.02 if schedule == ["zb-h1"] else 0.005  # attention has no weights, so its halves are not equal
             for stage in found["time"]["stages"]:
-                self.assertAlmostEqual(stage["bubble"], found["bubble"], delta=0.005, msg=(schedule, stages))
+                self.assertAlmostEqual(stage["bubble"], found["bubble"], delta=near, msg=(schedule, stages))
             ideal = 8 * one["step_seconds"] / stages
-            self.assertAlmostEqual(found["step_seconds"], ideal / (1 - found["bubble"]), delta=0.005 * ideal)
+            self.assertAlmostEqual(found["step_seconds"], ideal / (1 - found["bubble"]), delta=near * ideal)
             self.assertAlmostEqual(stages * found["time"]["model_flops"], 8 * one["model_flops"], delta=1e-9 * one["model_flops"])
             self.assertAlmostEqual(stages * found["time"]["tokens_per_second_and_rank"] * found["step_seconds"], 8 * 256, delta=1e-6)
 
