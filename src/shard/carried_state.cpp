@@ -3,6 +3,7 @@
 #include "shard/carried_state.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "shard/pieces.hpp"
@@ -55,6 +56,31 @@ bool are_alike(const plan::Plan& before, const plan::Plan& after, std::size_t un
   return old.type == now.type && old.block == now.block;
 }
 
+// Calls visit(unit, parameter, state, from) for what the next plan keeps: its values come from that state of the old
+// one. A parameter that starts to be trained sets out from its weights.
+template <typename Visit>
+void for_each_carried(const plan::Plan& old, const plan::Plan& next, std::span<const std::unique_ptr<Unit>> units,
+                      const Visit& visit) {
+  for (std::size_t state = 0; state < states_of(old); ++state) {
+    for (const auto& unit : units) {
+      for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
+        const bool kept = keeps(old, unit->index(), p, state) && are_alike(old, next, unit->index(), state);
+        if (!keeps(next, unit->index(), p, state) || !(kept || is_anchor(next, state))) continue;
+        visit(*unit, *unit->parameters()[p], state, kept ? state : 0);
+      }
+    }
+  }
+}
+
+std::vector<std::byte> whole(World& world, const plan::Plan& plan, const Parameter& parameter, std::size_t state,
+                             std::optional<std::span<const std::byte>> mine) {
+  const std::size_t unit = parameter.unit()->index();
+  const plan::Content& content = content_of(plan, unit, state);
+  const AxisSet owned = state == 0 ? plan.own(unit) : plan.own(unit, content);
+  const std::string name = "carried state " + std::to_string(state);
+  return whole_values(world, plan, {parameter, name, owned, content.type, content.block}, mine);
+}
+
 }  // namespace
 
 CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units,
@@ -83,16 +109,6 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
   for (const auto& unit : units) begun_.push_back(from.operations().begun(unit->index()));
 }
 
-std::vector<std::byte> CarriedState::whole(const Unit& unit, const Parameter& parameter, std::size_t state) const {
-  const Shares& shares = states_[state];
-  const plan::Content& content = content_of(plan_, unit.index(), state);
-  const AxisSet owned = state == 0 ? plan_.own(unit.index()) : plan_.own(unit.index(), content);
-  std::optional<std::span<const std::byte>> mine;
-  if (const auto share = shares.find(&parameter); share != shares.end()) mine = share->second.bytes;
-  const std::string name = "carried state " + std::to_string(state);
-  return whole_values(world_, plan_, {parameter, name, owned, content.type, content.block}, mine);
-}
-
 // States keep their age under another program's count, and what starts to be trained has seen no update.
 std::vector<std::int64_t> CarriedState::begun(const plan::Plan& next, std::size_t unit) const {
   std::vector<std::int64_t> result = begun_[unit];
@@ -106,25 +122,20 @@ std::vector<std::int64_t> CarriedState::begun(const plan::Plan& next, std::size_
 }
 
 void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
-  for (std::size_t state = 0; state < states_.size(); ++state) {
-    for (const auto& unit : units) {
-      const std::vector<StatePiece> here = pieces_of(plan, unit->index(), state, to);
-      for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
-        const Parameter& parameter = *unit->parameters()[p];
-        const bool kept = keeps(plan_, unit->index(), p, state) && are_alike(plan_, plan, unit->index(), state);
-        // A parameter that starts to be trained sets out from its weights.
-        if (!keeps(plan, unit->index(), p, state) || !(kept || is_anchor(plan, state))) continue;
-        const std::vector<std::byte> values = whole(*unit, parameter, kept ? state : 0);
-        const Bytes value = size_of(content_of(plan, unit->index(), state).type);
-        for (const StatePiece& piece : here) {
-          if (piece.parameter != &parameter) continue;
-          kernels::copy(to.compute(), piece.bytes.data(), values.data() + (value * piece.first).count(),
-                        Bytes(piece.bytes.size()));
-        }
-        to.compute().synchronize();
-      }
-    }
-  }
+  for_each_carried(plan_, plan, units,
+                   [&](const Unit& unit, const Parameter& parameter, std::size_t state, std::size_t from) {
+                     std::optional<std::span<const std::byte>> mine;
+                     if (const auto share = states_[from].find(&parameter); share != states_[from].end())
+                       mine = share->second.bytes;
+                     const std::vector<std::byte> values = whole(world_, plan_, parameter, from, mine);
+                     const Bytes value = size_of(content_of(plan, unit.index(), state).type);
+                     for (const StatePiece& piece : pieces_of(plan, unit.index(), state, to)) {
+                       if (piece.parameter != &parameter) continue;
+                       kernels::copy(to.compute(), piece.bytes.data(), values.data() + (value * piece.first).count(),
+                                     Bytes(piece.bytes.size()));
+                     }
+                     to.compute().synchronize();
+                   });
   for (const auto& unit : units) to.operations().set_begun(unit->index(), begun(plan, unit->index()));
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
@@ -135,6 +146,13 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
   }
   for (std::size_t program = 0; program < scalars_.size(); ++program) set_step_scalars(to, program, scalars_[program]);
   to.refresh();
+}
+
+void CarriedState::look_on(World& world, const plan::Plan& old, const plan::Plan& next,
+                           std::span<const std::unique_ptr<Unit>> units) {
+  for_each_carried(old, next, units, [&](const Unit&, const Parameter& parameter, std::size_t, std::size_t from) {
+    whole(world, old, parameter, from, std::nullopt);
+  });
 }
 
 }  // namespace tessera

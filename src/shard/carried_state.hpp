@@ -20,6 +20,9 @@ class CarriedState {
 
   // Collective: parameters are put together one at a time.
   void restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const;
+  // In its place on ranks of other roles than that of the units.
+  static void look_on(World& world, const plan::Plan& old, const plan::Plan& next,
+                      std::span<const std::unique_ptr<Unit>> units);
 
  private:
   struct Share {
@@ -30,7 +33,6 @@ class CarriedState {
   using Shares = std::map<const Parameter*, Share>;
 
   std::vector<std::int64_t> begun(const plan::Plan& next, std::size_t unit) const;
-  std::vector<std::byte> whole(const Unit& unit, const Parameter& parameter, std::size_t state) const;
 
   World& world_;
   plan::Plan plan_;             // the old one: it knows where shares were

@@ -358,6 +358,12 @@ void check_role(const ModelState& model, const std::string& name) {
   throw UsageError(fmt::format("role {} has outer steps, which are not possible where ranks have roles", name));
 }
 
+// A role's model of this rank's, with its name.
+struct RoleModel {
+  std::string name;
+  ModelState* model;
+};
+
 // Counts any role's, in any of its programs.
 std::size_t most_trained_units(std::span<const plan::CompileInput> inputs) {
   std::size_t most = 1;
@@ -404,7 +410,7 @@ void tie_units(std::span<plan::CompileInput> inputs) {
 }
 
 // Files of all roles together have each name once.
-void require_different_names(std::span<const plan::CompileInput> inputs, std::span<const ModelRole> roles) {
+void require_different_names(std::span<const plan::CompileInput> inputs, std::span<const RoleModel> roles) {
   std::map<std::string, std::size_t> role_of_unit;
   for (std::size_t role = 0; role < inputs.size(); ++role) {
     for (const plan::UnitSpec& unit : inputs[role].units) {
@@ -499,22 +505,18 @@ void ShardedModel::finalize(std::unique_ptr<Optimizer> optimizer) {
   make_executor(*state_);
 }
 
-std::vector<plan::RankRole> plan_roles(std::span<ModelRole> given) {
-  if (given.empty()) throw UsageError("roles: there is none");
+namespace {
+
+// The plans of models that know their roles.
+std::vector<plan::RankRole> compile_roles(std::span<const RoleModel> given) {
   std::vector<plan::CompileInput> inputs;
-  for (std::size_t role = 0; role < given.size(); ++role) {
-    ModelState& model = given[role].model->state();
-    role_of(model, given.size());
-    declare(model, std::move(given[role].optimizer));
-    model.role = role;
-    inputs.push_back(compile_input(model));
-  }
+  for (const RoleModel& each : given) inputs.push_back(compile_input(*each.model));
   tie_units(inputs);
   require_different_names(inputs, given);
   const std::size_t units = most_trained_units(inputs);
   std::vector<plan::RankRole> roles;
   for (std::size_t role = 0; role < given.size(); ++role) {
-    ModelState& model = given[role].model->state();
+    ModelState& model = *given[role].model;
     inputs[role].options.role_units = units;
     roles.push_back({given[role].name, plan::compile(inputs[role])});
     model.loss_scaling = resolved(model.options.loss_scaling, roles.back().plan);
@@ -524,46 +526,88 @@ std::vector<plan::RankRole> plan_roles(std::span<ModelRole> given) {
   return roles;
 }
 
-std::size_t finalize_roles(std::span<ModelRole> given) {
-  std::vector<plan::RankRole> roles = plan_roles(given);
-  const std::size_t mine = role_of(given.front().model->state(), given.size());
-  ModelState& model = given[mine].model->state();
-  if (model.world().backend_name() == "modelled")
-    throw UsageError("finalize_roles(): a simulated rank has no neighbours");
+// Proved, and the same on every rank.
+std::vector<plan::RankRole> sound_roles(std::span<const RoleModel> given, std::string_view call) {
+  std::vector<plan::RankRole> roles = compile_roles(given);
+  World& world = given.front().model->world();
+  if (world.backend_name() == "modelled") throw UsageError(fmt::format("{}: a simulated rank has no neighbours", call));
   const plan::Verification verification = plan::verify(roles);
   if (!verification.ok()) throw UsageError("the roles do not fit together: " + verification.violations.front().text);
   std::vector<std::string> lines;
-  for (const ModelRole& each : given) {
-    ModelState& of_role = each.model->state();
+  for (const RoleModel& each : given) {
     lines.push_back("role " + each.name);
-    std::ranges::move(settings_of(of_role, compile_input(of_role), plan::hash(roles)), std::back_inserter(lines));
+    std::ranges::move(settings_of(*each.model, compile_input(*each.model), plan::hash(roles)),
+                      std::back_inserter(lines));
   }
-  require_agreement(model.world(), lines, "finalize_roles()");
-  model.plan = roles[mine].plan;
-  model.roles = std::move(roles);
-  for (const ModelRole& each : given) model.models_of_roles.push_back(&each.model->state());
+  require_agreement(world, lines, call);
+  return roles;
+}
+
+// `state_of`: of a ShardedModel.
+template <typename StateOf>
+std::vector<RoleModel> declared_roles(std::span<ModelRole> given, const StateOf& state_of) {
+  if (given.empty()) throw UsageError("roles: there is none");
+  std::vector<RoleModel> result;
+  for (ModelRole& each : given) {
+    ModelState& model = state_of(*each.model);
+    role_of(model, given.size());
+    declare(model, std::move(each.optimizer));
+    model.role = result.size();
+    result.push_back({each.name, &model});
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<plan::RankRole> plan_roles(std::span<ModelRole> given) {
+  return compile_roles(declared_roles(given, [](const ShardedModel& model) -> ModelState& { return model.state(); }));
+}
+
+std::size_t finalize_roles(std::span<ModelRole> given) {
+  const std::vector<RoleModel> all =
+      declared_roles(given, [](const ShardedModel& model) -> ModelState& { return model.state(); });
+  const std::size_t mine = role_of(*all.front().model, all.size());
+  ModelState& model = *all[mine].model;
+  model.roles = sound_roles(all, "finalize_roles()");
+  model.plan = model.roles[mine].plan;
+  for (const RoleModel& each : all) model.models_of_roles.push_back(each.model);
   make_executor(model);
   return mine;
 }
 
 void ShardedModel::recompile() {
   ModelState& model = *state_;
-  model.require_one_role("recompile()");
   Executor& old = model.executor_between_steps("recompile()");
   for (const std::weak_ptr<const std::string>& holder : model.held) {
     if (const auto why = holder.lock()) throw UsageError("recompile() was called while " + *why);
   }
-  plan::Plan next = sound_plan(model, "recompile()");
-  require_met(model, next);
+  std::vector<RoleModel> all;
+  for (std::size_t role = 0; role < model.roles.size(); ++role) {
+    all.push_back({model.roles[role].name, model.models_of_roles[role]});
+  }
+  std::vector<plan::RankRole> next = all.empty() ? std::vector<plan::RankRole>{{"", sound_plan(model, "recompile()")}}
+                                                 : sound_roles(all, "recompile()");
+  const std::size_t mine = model.role.value_or(0);
+  if (all.empty()) all.push_back({"", &model});
+  require_met(model, next[mine].plan);
   const CarriedState carried(model.world(), model.plan, model.units, old);
+  const std::vector<plan::RankRole> before = std::exchange(model.roles, {});
   const std::size_t program = old.program();
   model.values_are_gone = true;
   model.executor_or_null.reset();
   model.copies.clear();
-  model.plan = std::move(next);
+  model.plan = next[mine].plan;
+  if (model.role) model.roles = next;
   make_executor(model);
   model.executor_or_null->begin(program);
-  carried.restore(model.plan, model.units, *model.executor_or_null);
+  for (std::size_t role = 0; role < all.size(); ++role) {
+    if (role == mine) {
+      carried.restore(model.plan, model.units, *model.executor_or_null);
+    } else {
+      CarriedState::look_on(model.world(), before[role].plan, next[role].plan, all[role].model->units);
+    }
+  }
   model.values_are_gone = false;
 }
 

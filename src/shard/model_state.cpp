@@ -38,11 +38,6 @@ WindowHost& ModelState::windows() {
   return executor();
 }
 
-void ModelState::require_one_role(std::string_view call) const {
-  if (!role) return;
-  throw UsageError(fmt::format("{} is not possible where ranks have roles: make the models anew", call));
-}
-
 std::vector<ModelState::InRole> ModelState::in_roles() const {
   if (models_of_roles.empty()) return {{this, &plan}};
   std::vector<InRole> result;

@@ -52,8 +52,6 @@ struct ModelState {
   void require_values() const;  // that no recompile() has lost them
   [[noreturn]] static void throw_foreign(const char* what, const Shape& shape);
 
-  void require_one_role(std::string_view call) const;
-
   // The models that all ranks train together, each with its plan: of roles all, in their order; else this one.
   struct InRole {
     const ModelState* model;
@@ -74,7 +72,7 @@ struct ModelState {
   std::vector<std::weak_ptr<const std::string>> held;      // why the plan must stay
   std::optional<std::size_t> role;                         // of finalize_roles(): its place in
   std::vector<plan::RankRole> roles;                       // … all of them, where this rank has this one
-  std::vector<const ModelState*> models_of_roles;          // … likewise
+  std::vector<ModelState*> models_of_roles;                // … likewise
   plan::Plan plan;
   bool values_are_gone = false;                // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_or_null;  // it uses all of the above

@@ -97,7 +97,7 @@ struct Layer final : Module {
   Values backward(Window& window, const Values& x, const Values& y, const Values& dy) {
     Values dw(size);
     for (std::size_t i = 0; i < size; ++i) dw[i] = dy[i / width] * (1 - y[i / width] * y[i / width]) * x[i % width];
-    copy(window.stream(), window.gradient(*weight).data(), dw.data(), size * sizeof(float));
+    if (window.trains(*weight)) copy(window.stream(), window.gradient(*weight).data(), dw.data(), size * sizeof(float));
     return summed(window, backward_input(window, y, dy));
   }
 
