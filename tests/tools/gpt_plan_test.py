@@ -120,6 +120,10 @@ def check_stages(tool, program, folder, axes, ranks_of_stage, rows):
 
 def check_refused(tool):
     for text, options in [("only a GPT is cut into stages", ["--mlp", "8x8", "--mesh", "pipeline=2"]),
+                          ("leave them on the device", [*SHAPE, "--mesh", "pipeline=2", "--offload", "activations",
+                                                        "--activation-checkpointing", "yes"]),
+                          ("add up in fp32 before they travel", [*SHAPE, "--mesh", "pipeline=2", "--micro-batches", 2, "--wire", "int8"]),
+                          ("goes back through whole layers", [*SHAPE, "--mesh", "pipeline=2,tensor=3", "--schedule", "zb-h1"]),
                           ("without effect with stages", [*SHAPE, "--mesh", "pipeline=2", "--compare"]),
                           ("needs --mesh with several places", [*SHAPE, "--schedule", "gpipe"])]:
         refused = plan_runs.run(tool, *options)
