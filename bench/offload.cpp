@@ -137,14 +137,25 @@ void run(const Options& options) {
     Trainee both(world, options, {.optimizer = MemorySpace::host, .masters = MemorySpace::host});
     Trainee there(world, options,
                   {.optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host});
+    Trainee ahead(world, options,
+                  {.optimizer = MemorySpace::host,
+                   .masters = MemorySpace::host,
+                   .update = MemorySpace::host,
+                   .ahead = Ahead::revocable});
+    Trainee for_good(world, options,
+                     {.optimizer = MemorySpace::host,
+                      .masters = MemorySpace::host,
+                      .update = MemorySpace::host,
+                      .ahead = Ahead::final});
     Trainee disk(world, options, {.optimizer = MemorySpace::disk, .masters = MemorySpace::disk});
     std::vector<std::byte> from(both.transferred().count()), to(from.size());
     PlainFile plain(options.disk, Bytes(from.size() / 2));
-    const std::array<std::function<void()>, 8> bodies = {
+    const std::array<std::function<void()>, 10> bodies = {
         [&] { here.step(); },  [&] { states.step(); },
         [&] { both.step(); },  [&] { std::memcpy(to.data(), from.data(), from.size()); },
         [&] { disk.step(); },  [&] { plain.write(); },
-        [&] { plain.read(); }, [&] { there.step(); }};
+        [&] { plain.read(); }, [&] { there.step(); },
+        [&] { ahead.step(); }, [&] { for_good.step(); }};
     const std::vector<double> seconds = bench::alternate(bodies, options.rounds);
     const double share = static_cast<double>(states.transferred().count()) / static_cast<double>(from.size());
     bench::print_figure("step", 1e3 * seconds[0], "ms");
@@ -152,6 +163,9 @@ void run(const Options& options) {
     bench::print_figure("throughput/states", seconds[0] / seconds[1], "of everything on the device");
     bench::print_figure("throughput/both", seconds[0] / seconds[2], "of everything on the device");
     bench::print_figure("throughput/updated there", seconds[0] / seconds[7], "of everything on the device");
+    bench::print_figure("throughput/updated ahead", seconds[0] / seconds[8], "of everything on the device");
+    bench::print_figure("updated ahead for good", seconds[7] / seconds[9], "of the throughput of updated there");
+    bench::print_figure("updated ahead", seconds[7] / seconds[8], "of the throughput of updated there");
     bench::print_figure("added/states", (seconds[1] - seconds[0]) / (share * seconds[3]), "of a plain copy");
     bench::print_figure("added/both", (seconds[2] - seconds[0]) / seconds[3], "of a plain copy");
     bench::print_figure("added/updated there", (seconds[7] - seconds[0]) / seconds[3], "of a plain copy");

@@ -68,11 +68,16 @@ std::optional<VisionShape> find_vision(std::string_view name, const VisionChoice
   return std::nullopt;
 }
 
-Model vision(const VisionShape& shape) {
+Model vision(const VisionShape& shape, const tessera::Precision& precision, std::size_t batch) {
   Model model;
   VisionModel<float> network(shape);
   UnitList list{model.units};
   network.add_units(list);
+  if (shape.stages_save) {
+    const std::vector<tessera::Bytes> saved = tessera::nn::with_element(
+        precision, [&](auto element) { return VisionModel<decltype(element)>::saved_bytes(shape, batch); });
+    for (std::size_t stage = 0; stage < saved.size(); ++stage) model.units[stage].saved = saved[stage];
+  }
   model.program = tessera::plan::Program::chain(model.units.size());
   return model;
 }

@@ -24,7 +24,8 @@ struct VisionChoice {
 // Null for names of other models. Throws UsageError where the model cannot have such images.
 std::optional<VisionShape> find_vision(std::string_view name, const VisionChoice& choice);
 
-Model vision(const VisionShape& shape);
+// Units save what stages leave to their backward windows (VisionShape::stages_save) of batches of so many images.
+Model vision(const VisionShape& shape, const tessera::Precision& precision = {}, std::size_t batch = 0);
 
 // Returns what a rank's passes over micro-batches of `batch` images need, counted by train_vision's own passes: on a
 // CPU, the memory of its library's convolutions included.

@@ -33,7 +33,7 @@ class MlpSubject {
 
   tessera::Bytes activations() const { return models::Mlp<T>::planned_activation_bytes(shape_, rows_); }
   std::optional<tessera::plan::Program> program() const { return std::nullopt; }
-  void add_to(tessera::FullyShard& model) { mlp_.add_to(model); }
+  void add_to(tessera::FullyShard& model) { mlp_.add_to(model, rows_); }
   void use(std::span<std::byte> memory) { mlp_.use(memory); }
   void train(tessera::FullyShard& model, float* loss) {
     mlp_.train(model, {features_.data(), rows_, shape_.in}, {.targets = {.labels = labels_}, .loss = loss});

@@ -15,8 +15,22 @@ namespace nn = tessera::nn;
 template <typename T>
 typename HiddenLayer<T>::Saved HiddenLayer<T>::forward(tessera::Window& window, nn::ActivationStack& stack,
                                                        nn::MatrixView<const T> x, nn::MatrixView<T> y) {
-  const auto sums = stack.push<T>(y.rows, y.columns);
-  return {.linear = linear_.forward(window, stack, x, sums), .gelu = gelu_.forward(window, stack, sums, y)};
+  Saved saved;
+  const auto compute = [&](nn::ActivationStack& here, nn::MatrixView<const T> input) {
+    const auto sums = here.push<T>(y.rows, y.columns);
+    saved = {.linear = linear_.forward(window, here, input, sums), .gelu = gelu_.forward(window, here, sums, y)};
+  };
+  if (!saves_ || window.kind() == tessera::plan::WindowKind::evaluate) {
+    compute(stack, x);
+    return saved;
+  }
+  memory_.forward(window, stack, [&](nn::ActivationStack& own) {
+    if (!copies_) return compute(own, x);
+    const auto copy = own.push<T>(x.rows, x.columns);
+    copy_values(window, copy.data, x.data, x.elements());
+    compute(own, copy);
+  });
+  return saved;
 }
 
 template <typename T>
@@ -48,17 +62,23 @@ void OutputLayer<T>::backward(tessera::Window& window, nn::ActivationStack& stac
 }
 
 template <typename T>
-Mlp<T>::Mlp(const MlpShape& shape) : output_(shape.hidden, shape.classes), kept_(shape.depth + 1) {
+Mlp<T>::Mlp(const MlpShape& shape) : shape_(shape), output_(shape.hidden, shape.classes), kept_(shape.depth + 1) {
   hidden_.push_back(std::make_unique<HiddenLayer<T>>(shape.in, shape.hidden));
   for (std::size_t i = 0; i < shape.depth; ++i) {
     hidden_.push_back(std::make_unique<HiddenLayer<T>>(shape.hidden, shape.hidden));
   }
+  // The features stay where they are.
+  for (std::size_t i = 0; shape.layers_save && i < hidden_.size(); ++i) hidden_[i]->save(i > 0);
 }
 
 template <typename T>
-void Mlp<T>::add_to(tessera::FullyShard& model) {
-  model.add(*hidden_.front(), "input");
-  for (std::size_t i = 1; i < hidden_.size(); ++i) model.add(*hidden_[i], fmt::format("hidden.{}", i - 1));
+void Mlp<T>::add_to(tessera::FullyShard& model, std::size_t rows, tessera::DeviceKind device) {
+  Mlp counted(shape_);
+  if (shape_.layers_save) counted.count(rows, device);
+  for (std::size_t i = 0; i < hidden_.size(); ++i) {
+    model.add(*hidden_[i],
+              {.name = i == 0 ? "input" : fmt::format("hidden.{}", i - 1), .saved = counted.hidden_[i]->saved_bytes()});
+  }
   model.add(output_, "output");
 }
 
@@ -75,12 +95,17 @@ nn::MatrixView<T> Mlp<T>::evaluate(tessera::FullyShard& model, nn::MatrixView<co
 template <typename T>
 tessera::Bytes Mlp<T>::planned_activation_bytes(const MlpShape& shape, std::size_t rows, tessera::DeviceKind device) {
   Mlp mlp(shape);
-  mlp.stack_ = nn::ActivationStack(device);  // counts
-  nn::CountingModel counting;
-  const nn::MatrixView<const float> x{nullptr, rows, shape.in};
-  mlp.train_pass(counting, x, {});
-  mlp.evaluation_pass(counting, x);
+  mlp.count(rows, device);
   return mlp.stack_.peak();
+}
+
+template <typename T>
+void Mlp<T>::count(std::size_t rows, tessera::DeviceKind device) {
+  stack_ = nn::ActivationStack(device);
+  nn::CountingModel counting;
+  const nn::MatrixView<const float> x{nullptr, rows, shape_.in};
+  train_pass(counting, x, {});
+  evaluation_pass(counting, x);
 }
 
 template <typename T>
@@ -89,7 +114,9 @@ void Mlp<T>::train_pass(Model& model, nn::MatrixView<const float> features, cons
   const nn::ScratchScope pass(stack_);
   nn::MatrixView<const T> x = as_input(model, features);
   for (std::size_t i = 0; i < hidden_.size(); ++i) {
-    kept_[i].y = stack_.push<T>(x.rows, hidden_[i]->out());
+    // A layer has a copy of its input, whose place the layer behind the next one takes.
+    const bool in_turns = shape_.layers_save && i >= 2;
+    kept_[i].y = in_turns ? kept_[i - 2].y : stack_.push<T>(x.rows, hidden_[i]->out());
     kept_[i].saved = model.forward(*hidden_[i], stack_, x, kept_[i].y);
     x = kept_[i].y;
   }
@@ -117,10 +144,11 @@ template <typename Model>
 nn::MatrixView<T> Mlp<T>::evaluation_pass(Model& model, nn::MatrixView<const float> features) {
   const nn::ScratchScope pass(stack_);
   nn::MatrixView<const T> x = as_input(model, features);
-  for (const auto& layer : hidden_) {
-    const auto y = stack_.push<T>(x.rows, layer->out());
+  for (std::size_t i = 0; i < hidden_.size(); ++i) {
+    const auto y = i < 2 ? stack_.push<T>(x.rows, hidden_[i]->out()) : kept_[i - 2].y;
+    kept_[i].y = y;
     const nn::ScratchScope only_y_stays(stack_);
-    model.evaluate(*layer, stack_, x, y);
+    model.evaluate(*hidden_[i], stack_, x, y);
     x = y;
   }
   const auto logits = stack_.push<T>(x.rows, output_.out());

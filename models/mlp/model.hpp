@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "models/saved_memory.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/gelu.hpp"
@@ -29,6 +30,9 @@ class HiddenLayer : public tessera::Module {
   };
   Saved forward(tessera::Window& window, tessera::nn::ActivationStack& stack, tessera::nn::MatrixView<const T> x,
                 tessera::nn::MatrixView<T> y);
+  // From now on the unit's own memory has what backward() needs; `copies`: with a copy of x, whose place others take.
+  void save(bool copies) { saves_ = true, copies_ = copies; }
+  tessera::Bytes saved_bytes() const { return memory_.bytes(); }
   // dy is overwritten. dx without columns: not wanted.
   void backward(tessera::Window& window, tessera::nn::ActivationStack& stack, const Saved& saved,
                 tessera::nn::MatrixView<T> dy, tessera::nn::MatrixView<T> dx);
@@ -36,6 +40,9 @@ class HiddenLayer : public tessera::Module {
  private:
   tessera::nn::Linear<T> linear_;
   tessera::nn::Gelu<T> gelu_;
+  bool saves_ = false;
+  bool copies_ = false;
+  SavedMemory memory_;
 };
 
 // MlpAnswers are the targets of a batch, and where its mean loss goes.
@@ -75,6 +82,9 @@ struct MlpShape {
   std::size_t hidden;
   std::size_t depth;
   std::size_t classes;
+  // Units have memory for what hidden layers leave to their backward windows, which may go to the host's in between
+  // (Offload::activations).
+  bool layers_save = false;
 };
 
 template <typename T>
@@ -82,7 +92,8 @@ class Mlp {
  public:
   explicit Mlp(const MlpShape& shape);
 
-  void add_to(tessera::FullyShard& model);
+  // For micro-batches of at most so many rows on devices of this kind.
+  void add_to(tessera::FullyShard& model, std::size_t rows, tessera::DeviceKind device = tessera::DeviceKind::cpu);
 
   // Where activations stand from now on: planned_activation_bytes(), aligned to 64 bytes, as long as passes follow.
   void use(std::span<std::byte> memory, tessera::DeviceKind device = tessera::DeviceKind::cpu) {
@@ -112,9 +123,11 @@ class Mlp {
   void backward_pass(Model& model, tessera::nn::MatrixView<T> dy);
   template <typename Model>
   tessera::nn::MatrixView<T> evaluation_pass(Model& model, tessera::nn::MatrixView<const float> features);
+  void count(std::size_t rows, tessera::DeviceKind device);
   template <typename Model>
   tessera::nn::MatrixView<const T> as_input(Model& model, tessera::nn::MatrixView<const float> features);
 
+  MlpShape shape_;
   std::vector<std::unique_ptr<HiddenLayer<T>>> hidden_;
   OutputLayer<T> output_;
   std::vector<Kept> kept_;  // one per hidden layer

@@ -27,6 +27,36 @@ VisionModel<T>::VisionModel(const VisionShape& shape) : shape_(shape) {
     case VisionModelKind::vit_b:
     case VisionModelKind::vit_l: make_transformer(); break;
   }
+  if (shape.stages_save) make_stages_save();
+}
+
+// The pixels stay where they are.
+template <typename T>
+void VisionModel<T>::make_stages_save() {
+  for (NamedStage& each : stages_) {
+    auto saving = std::make_unique<SavingStage<T>>(std::move(each.stage), &each != &stages_.front());
+    each.saving = saving.get();
+    each.stage = std::move(saving);
+  }
+}
+
+template <typename T>
+void VisionModel<T>::add_to(tessera::FullyShard& model, std::size_t images, tessera::DeviceKind device) {
+  std::vector<tessera::Bytes> saved(stages_.size());
+  if (shape_.stages_save) saved = saved_bytes(shape_, images, device);
+  for (std::size_t i = 0; i < stages_.size(); ++i)
+    model.add(*stages_[i].stage, {.name = stages_[i].name, .saved = saved[i]});
+  model.add(*head_, "fc");
+}
+
+template <typename T>
+std::vector<tessera::Bytes> VisionModel<T>::saved_bytes(const VisionShape& shape, std::size_t images,
+                                                        tessera::DeviceKind device) {
+  VisionModel model(shape);
+  model.count(images, device);
+  std::vector<tessera::Bytes> result;
+  for (const NamedStage& each : model.stages_) result.push_back(each.saving->saved_bytes());
+  return result;
 }
 
 template <typename T>
@@ -89,12 +119,17 @@ template <typename T>
 tessera::Bytes VisionModel<T>::planned_activation_bytes(const VisionShape& shape, std::size_t images,
                                                         tessera::DeviceKind device) {
   VisionModel model(shape);
-  model.stack_ = nn::ActivationStack(device);  // counts
-  nn::CountingModel counting;
-  const nn::MatrixView<const float> pixels{nullptr, images, shape.image.elements()};
-  model.train_pass(counting, pixels, {});
-  model.evaluation_pass(counting, pixels);
+  model.count(images, device);
   return model.stack_.peak();
+}
+
+template <typename T>
+void VisionModel<T>::count(std::size_t images, tessera::DeviceKind device) {
+  stack_ = nn::ActivationStack(device);
+  nn::CountingModel counting;
+  const nn::MatrixView<const float> pixels{nullptr, images, shape_.image.elements()};
+  train_pass(counting, pixels, {});
+  evaluation_pass(counting, pixels);
 }
 
 template <typename T>
@@ -115,14 +150,29 @@ template <typename Model>
 void VisionModel<T>::train_pass(Model& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers) {
   const nn::ScratchScope pass(stack_);
   tessera::vision::ImageView<const T> x = as_input(model, pixels);
+  if (shape_.stages_save) place_results(x);
   for (NamedStage& each : stages_) {
-    each.y = each.stage->push_result(stack_, x);
+    if (!shape_.stages_save) each.y = each.stage->push_result(stack_, x);
     model.forward(*each.stage, stack_, x, each.y);
     x = each.y;
   }
   const auto logits = stack_.push<T>(x.images, shape_.classes);
   model.forward(*head_, stack_, x, logits, answers);
   backward_pass(model, logits);
+}
+
+// Where no stage needs another's result later, they take turns in two places.
+template <typename T>
+void VisionModel<T>::place_results(tessera::vision::ImageView<const T> x) {
+  nn::ActivationStack shapes(stack_.device());
+  std::size_t most = 0;
+  for (NamedStage& each : stages_) {
+    each.y = each.stage->push_result(shapes, x);
+    x = each.y;
+    most = std::max(most, x.elements());
+  }
+  T* const places[2] = {stack_.push<T>(most).data(), stack_.push<T>(most).data()};
+  for (std::size_t i = 0; i < stages_.size(); ++i) stages_[i].y.data = places[i % 2];
 }
 
 template <typename T>
@@ -149,11 +199,11 @@ template <typename Model>
 nn::MatrixView<T> VisionModel<T>::evaluation_pass(Model& model, nn::MatrixView<const float> pixels) {
   const nn::ScratchScope pass(stack_);
   tessera::vision::ImageView<const T> x = as_input(model, pixels);
+  place_results(x);
   for (const NamedStage& each : stages_) {
-    const tessera::vision::ImageView<T> y = each.stage->push_result(stack_, x);
     const nn::ScratchScope only_y_stays(stack_);
-    model.evaluate(*each.stage, stack_, x, y);
-    x = y;
+    model.evaluate(*each.stage, stack_, x, each.y);
+    x = each.y;
   }
   const auto logits = stack_.push<T>(x.images, shape_.classes);
   model.evaluate(*head_, stack_, x, logits);

@@ -26,7 +26,8 @@ class VisionModel {
  public:
   explicit VisionModel(const VisionShape& shape);
 
-  void add_to(tessera::FullyShard& model) { add_units(model); }
+  // For micro-batches of at most so many images on devices of this kind.
+  void add_to(tessera::FullyShard& model, std::size_t images, tessera::DeviceKind device = tessera::DeviceKind::cpu);
   // To whatever takes modules as a FullyShard does: add(module, name).
   template <typename Model>
   void add_units(Model& model) {
@@ -48,6 +49,9 @@ class VisionModel {
   // Returns the bytes that passes over micro-batches of so many images need, counted by the passes themselves.
   static tessera::Bytes planned_activation_bytes(const VisionShape& shape, std::size_t images,
                                                  tessera::DeviceKind device = tessera::DeviceKind::cpu);
+  // Returns those that each stage leaves to its backward window in memory of its own (VisionShape::stages_save).
+  static std::vector<tessera::Bytes> saved_bytes(const VisionShape& shape, std::size_t images,
+                                                 tessera::DeviceKind device = tessera::DeviceKind::cpu);
   // Those of a micro-batch of so many images, counted likewise.
   static std::vector<CountedWindow> counted_windows(const VisionShape& shape, std::size_t images);
 
@@ -55,8 +59,12 @@ class VisionModel {
   struct NamedStage {
     std::string name;
     std::unique_ptr<Stage<T>> stage;
+    SavingStage<T>* saving = nullptr;      // the same, where it saves
     tessera::vision::ImageView<T> y = {};  // of the pass at hand
   };
+  void place_results(tessera::vision::ImageView<const T> x);
+  void make_stages_save();
+  void count(std::size_t images, tessera::DeviceKind device);
   void make_convolutional();
   void make_transformer();
   void make_residual(const std::vector<std::size_t>& blocks, bool bottleneck);

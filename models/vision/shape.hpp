@@ -26,6 +26,9 @@ struct VisionShape {
   float label_smoothing = 0.0f;
   bool synchronised_norms = false;  // batch norms are, over all ranks
   bool granule_norms = false;       // batch norms are of granules (vision::BatchNormOptions); not both
+  // Units have memory for what stages leave to their backward windows, which may go to the host's in between
+  // (Offload::activations).
+  bool stages_save = false;
 };
 
 // This bounds the numbers of a micro-batch's widest layer at the size of its images. With more, bytes would not be

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "models/saved_memory.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/layer.hpp"
@@ -26,6 +29,51 @@ class Stage : public tessera::Module {
   // The gradient of y is overwritten. dx without channels: not wanted.
   virtual void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                         tessera::vision::ImageView<T> dx) = 0;
+  // Whether backward() reads what forward() made.
+  virtual bool reads_result() const { return true; }
+};
+
+// A stage whose forward window leaves what its backward one needs in the unit's own memory: with copies of what it
+// reads and makes, whose places other stages take.
+template <typename T>
+class SavingStage final : public Stage<T> {
+ public:
+  // copies: of what it reads, too.
+  SavingStage(std::unique_ptr<Stage<T>> stage, bool copies) : stage_(std::move(stage)), copies_(copies) {}
+
+  tessera::Bytes saved_bytes() const { return memory_.bytes(); }
+
+  void visit(tessera::ModuleVisitor& visitor) override { stage_->visit(visitor); }
+  tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
+                                            tessera::vision::ConstImageView<T> x) const override {
+    return stage_->push_result(stack, x);
+  }
+  void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
+               tessera::vision::ImageView<T> y) override {
+    if (window.kind() == tessera::plan::WindowKind::evaluate) return stage_->forward(window, stack, x, y);
+    memory_.forward(window, stack, [&](nn::ActivationStack& own) {
+      tessera::vision::ImageView<const T> input = x;
+      if (copies_) {
+        const std::span<T> copy = own.push<T>(x.elements());
+        copy_values(window, copy.data(), x.data, x.elements());
+        input.data = copy.data();
+      }
+      if (!stage_->reads_result()) return stage_->forward(window, own, input, y);
+      tessera::vision::ImageView<T> result = y;
+      result.data = own.push<T>(y.elements()).data();
+      stage_->forward(window, own, input, result);
+      copy_values(window, y.data, static_cast<const T*>(result.data), y.elements());
+    });
+  }
+  void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
+                tessera::vision::ImageView<T> dx) override {
+    stage_->backward(window, stack, dy, dx);
+  }
+
+ private:
+  std::unique_ptr<Stage<T>> stage_;
+  bool copies_;
+  SavedMemory memory_;
 };
 
 // ImageAnswers are the targets of a batch, and where its loss goes.

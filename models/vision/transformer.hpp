@@ -23,6 +23,7 @@ class PatchStage final : public Stage<T> {
                tessera::vision::ImageView<T> y) override;
   void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
+  bool reads_result() const override { return false; }
 
  private:
   tessera::vision::PatchEmbedding<T> patches_;
@@ -41,6 +42,7 @@ class TransformerStage final : public Stage<T> {
                tessera::vision::ImageView<T> y) override;
   void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
+  bool reads_result() const override { return false; }
 
  private:
   nn::TransformerBlock<T> block_;

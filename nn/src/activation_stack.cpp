@@ -27,7 +27,14 @@ ActivationStack::ActivationStack(std::span<std::byte> memory, DeviceKind device)
   }
 }
 
+ActivationStack::ActivationStack(std::span<std::byte> memory, ActivationStack& scratch)
+    : ActivationStack(scratch.counts_only() ? ActivationStack(scratch.device())
+                                            : ActivationStack(memory, scratch.device())) {
+  scratch_ = &scratch;
+}
+
 void* ActivationStack::push_bytes(Bytes size) {
+  if (scratch_ != nullptr && scopes_ > 0) return scratch_->push_bytes(size);
   const Bytes top = used_ + round_up(size, alignment_on(device_));
   if (!counts_only() && top.count() > memory_.size()) {
     throw UsageError(

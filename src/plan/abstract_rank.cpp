@@ -50,6 +50,7 @@ AbstractRank::AbstractRank(const Plan& plan, const Coordinates& place, std::size
       unread_(plan.buffers.size(), false),
       owed_(plan.buffers.size(), false),
       summed_(plan.buffers.size()),
+      standings_(plan.units.size(), Standing::settled),
       queues_(stream_count),
       earlier_records_(earlier_records(plan)) {
   for (const Segment& segment : plan.segments)
@@ -138,6 +139,7 @@ void AbstractRank::complete(std::size_t index, const Report& report) {
     note_unread(current, access);
   }
   note_summed(current);
+  check_supposed(point(index), report);
   streams_[stream] = clock;
   (*completed_[segment_])[index] = clock;
   done_[index] = true;
@@ -258,6 +260,39 @@ void AbstractRank::note_summed(const Operation& operation) {
   }
 }
 
+// An update ahead of the norm is of values that were kept right before it, and nobody but what settles it uses what it
+// made.
+void AbstractRank::check_supposed(EventPoint here, const Report& report) {
+  const Operation& operation = plan_->at(here);
+  const auto names = [&](Role role) {
+    return std::any_of(operation.accesses.begin(), operation.accesses.end(),
+                       [&](const Access& access) { return access.role == role; });
+  };
+  const auto moves = [&](Standing from, Standing to) {
+    if (std::exchange(standings_[operation.unit], to) == from) return;
+    report(ViolationKind::lost, here, here,
+           fmt::format("{} does not follow what an update ahead of the norm needs before it: values that are settled, "
+                       "kept, updated, and settled again",
+                       describe(*plan_, here)));
+  };
+  if (operation.unit == no_unit) return;
+  if (operation.kind == OperationKind::keep) return moves(Standing::settled, Standing::kept);
+  if (operation.kind == OperationKind::settle) return moves(Standing::supposed, Standing::settled);
+  if (operation.kind == OperationKind::optimize && names(Role::supposed)) {
+    const bool final = plan_->options.offload.ahead == Ahead::final;
+    return moves(final ? Standing::settled : Standing::kept, Standing::supposed);
+  }
+  for (const Access& access : operation.accesses) {
+    if (access.tenant == no_unit || standings_[access.tenant] == Standing::settled) continue;
+    const bool is_of_it =
+        access.role == Role::master || access.role == Role::state || access.role == Role::host_rounded;
+    if (!is_of_it) continue;
+    report(ViolationKind::lost, here, here,
+           fmt::format("{} uses the {} of {}, of whose update it is not known yet whether it is taken back",
+                       describe(*plan_, here), to_string(access.role), plan_->units[access.tenant].name));
+  }
+}
+
 void AbstractRank::note_unread(const Operation& operation, const Access& access) {
   if (access.range.size == Bytes(0)) return;
   const std::size_t buffer = access.range.buffer;
@@ -361,6 +396,7 @@ void AbstractRank::append_signature(std::vector<std::uint64_t>& out) const {
   const std::vector<Observer> observers = this->observers();
   for (const Observer& observer : observers) out.push_back(observer.who);
   out.insert(out.end(), {last_collective_.segment, last_collective_.operation});
+  for (const Standing standing : standings_) out.push_back(static_cast<std::uint64_t>(standing));
   // leave() has left what is not settled; of that counts where it stands in its stream.
   std::array<std::vector<std::uint64_t>, stream_count> counts;
   std::size_t accesses = 0;

@@ -123,6 +123,9 @@ struct Sum {
   std::size_t tied = 0;
 };
 
+// A unit's masters and states are the step's; or they are, and kept; or supposed, ahead of the norm.
+enum class Standing { settled, kept, supposed };
+
 // A stream waits for a record that an earlier segment, or an earlier run of its own, has made.
 struct EarlierRecord {
   EventPoint point;
@@ -175,6 +178,7 @@ class AbstractRank {
   void check_summed(EventPoint here, const Access& access, const Report& report);
   void note_unread(const Operation& operation, const Access& access);
   void note_summed(const Operation& operation);
+  void check_supposed(EventPoint here, const Report& report);
   void check_launch_order(const Report& report);
   void forget_settled(std::size_t buffer);
   void apply_access(EventPoint here, const Access& access, std::uint32_t count);
@@ -195,6 +199,7 @@ class AbstractRank {
   std::vector<bool> unread_;                        // by buffer: slots and sums on the rank that nobody has read yet
   std::vector<bool> owed_;                          // by buffer: slots whose new values have not been brought home
   std::vector<Sum> summed_;                         // by buffer
+  std::vector<Standing> standings_;                 // by unit
   EventPoint last_collective_{none, none};
 
   std::size_t segment_ = 0;

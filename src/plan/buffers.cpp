@@ -285,9 +285,22 @@ void add_host_updates(Plan& plan, BufferList& list) {
     buffers[Role::host_rounded] = add("rounded on the host", plan.precision(unit).gathered(), all_parts);
     if (!plan.trains(unit)) continue;
     buffers[Role::host_gradient] = add("gradient of the host", buffers[Role::gradient].type, only_trained);
-    std::size_t& scalars = plan.program_buffers[plan.trainers[unit]].host_scalars;
-    if (scalars == no_buffer)
-      scalars = list.add("scalars of the host", Category::offloaded, scalars_size, MemorySpace::host);
+    ProgramBuffers& program = plan.program_buffers[plan.trainers[unit]];
+    const auto add_scalars = [&](std::size_t& scalars, const char* name) {
+      if (scalars == no_buffer) scalars = list.add(name, Category::offloaded, scalars_size, MemorySpace::host);
+    };
+    add_scalars(program.host_scalars, "scalars of the host");
+    if (plan.options.offload.ahead == Ahead::no) continue;
+    add_scalars(program.supposed, "supposed scalars");
+    if (plan.options.offload.ahead == Ahead::final) continue;
+    buffers.before = {add("master before", buffers[Role::master].type, only_trained)};
+    for (std::size_t state = 0; state < buffers.states.size(); ++state) {
+      Content content = buffers.states[state];
+      content.buffer = no_buffer;
+      buffers.before.push_back(
+          list.add(fmt::format("{}.{} before", plan.units[unit].name, plan.unit_states(unit)[state].name),
+                   Category::offloaded, unit, content, only_trained));
+    }
   }
 }
 

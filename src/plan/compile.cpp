@@ -539,6 +539,11 @@ void check_saved(const Plan& plan) {
 
 void check_updates(const Plan& plan) {
   const MemorySpace asked = plan.options.offload.update;
+  if (plan.options.offload.ahead != Ahead::no && asked == MemorySpace::device) {
+    throw UsageError(
+        "offload.ahead is of updates by the host's processors, and offload.update is device: ask for host, or leave "
+        "ahead out");
+  }
   if (asked == MemorySpace::device) return;
   if (asked == MemorySpace::disk) throw UsageError("offload.update is disk, where nothing computes: host, or device");
   const bool any = std::any_of(plan.units.begin(), plan.units.end(),

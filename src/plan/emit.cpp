@@ -66,9 +66,10 @@ class Emitter {
     return access(mode, held, plan_.sharding(held.unit).optimizer);
   }
   Access scalars(AccessMode mode) const { return {scalars_range(plan_, program_), mode, no_unit, Role::scalars}; }
-  Access host_scalars(AccessMode mode) const {
-    const Range all = fixed_range(plan_.program_buffers[program_].host_scalars, Bytes(0), scalars_size);
-    return {all, mode, no_unit, Role::host_scalars};
+  Access host_scalars(AccessMode mode, Role role = Role::host_scalars) const {
+    const ProgramBuffers& of = plan_.program_buffers[program_];
+    const std::size_t buffer = role == Role::supposed ? of.supposed : of.host_scalars;
+    return {fixed_range(buffer, Bytes(0), scalars_size), mode, no_unit, role};
   }
   Access loss_scale() const { return {loss_scale_range(plan_, program_), AccessMode::read, no_unit, Role::scalars}; }
   void copy(const Held& from, const Held& to, AxisSet over, StreamId stream);
@@ -130,10 +131,17 @@ class Emitter {
   }
   // These are for what the host's processors update.
   void bring_to_host(std::size_t unit);
-  void bring_scalars_to_host();
+  void bring_scalars_to_host(Role role);
   void bring_from_host(std::size_t unit, Part part);
   void round_on_host(std::size_t unit, Part part);
-  void optimize_on_host(std::size_t unit);
+  void optimize_on_host(std::size_t unit, Role role_of_scalars);
+  void suppose_scalars();
+  void update_ahead(std::size_t unit);
+  void keep(std::size_t unit);
+  void settle(std::size_t unit);
+  bool is_updated_ahead(std::size_t unit) const {
+    return buffers(unit).are_updated_on_host() && plan_.options.offload.ahead != Ahead::no;
+  }
   void follow_masters(std::size_t unit);
   void follow_states(std::size_t unit);
   std::vector<Held> directions(std::size_t unit) const;
@@ -312,7 +320,7 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
   auto bucket = buckets.begin();
   std::vector<Bucket> of_two_roles;
   std::size_t backward = 0;   // windows so far, of trained units
-  bool fetches_ahead = last;  // as long as no window goes backward
+  bool begins_update = last;  // as long as no window goes backward
   std::vector<Message> passed = messages(windows);
   const std::vector<std::size_t> to_gather = gathering_windows(stays);
   auto next_gather = to_gather.begin();
@@ -322,7 +330,10 @@ void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool la
     }
     receive_before(position, passed);
     const WindowUse& use = windows[position];
-    if (use.kind == WindowKind::backward && std::exchange(fetches_ahead, false)) fetch_ahead();
+    if (use.kind == WindowKind::backward && std::exchange(begins_update, false)) {
+      fetch_ahead();
+      suppose_scalars();
+    }
     if (!use.resumes) open_.push_back(use.unit);
     window_with_collectives(use);
     use_messages(position, passed);
@@ -632,6 +643,7 @@ void Emitter::finish_reduction(const Bucket& bucket) {
           mine(AccessMode::read, unit), {my_norm(plan_, unit), AccessMode::write, no_unit, Role::norms}};
     }
     if (buffers(unit).are_updated_on_host()) bring_to_host(unit);
+    if (is_updated_ahead(unit)) update_ahead(unit);
   }
 }
 
@@ -655,7 +667,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   }
   add(OperationKind::begin_update, StreamId::compute, no_unit).accesses = {
       {all_norms(plan_, program_), AccessMode::read, no_unit, Role::norms}, scalars(AccessMode::update)};
-  bring_scalars_to_host();
+  bring_scalars_to_host(Role::host_scalars);
   const std::vector<std::size_t> moved = offloaded();
   std::size_t next = update_slots;  // those before it were brought beside the backward pass
   std::size_t group = 0;
@@ -664,7 +676,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
   const std::vector<std::size_t> units = updated_units(plan_, program_);
   for (const std::size_t unit : units) {
     if (buffers(unit).are_updated_on_host()) {
-      optimize_on_host(unit);
+      is_updated_ahead(unit) ? settle(unit) : optimize_on_host(unit, Role::host_scalars);
       continue;
     }
     optimize(unit);
@@ -873,11 +885,52 @@ void Emitter::bring_to_host(std::size_t unit) {
       updated(AccessMode::read, {unit, Role::gradient}), updated(AccessMode::write, {unit, Role::host_gradient})};
 }
 
-void Emitter::bring_scalars_to_host() {
-  const std::size_t buffer = plan_.program_buffers[program_].host_scalars;
-  if (buffer == no_buffer) return;
-  add(OperationKind::transfer, StreamId::evict, no_unit).accesses = {scalars(AccessMode::read),
-                                                                     host_scalars(AccessMode::write)};
+void Emitter::bring_scalars_to_host(Role role) {
+  const Access there = host_scalars(AccessMode::write, role);
+  if (there.range.buffer == no_buffer) return;
+  add(OperationKind::transfer, StreamId::evict, no_unit).accesses = {scalars(AccessMode::read), there};
+}
+
+// The host has what the last update left, and makes of it what this one does if it need not look at any norm.
+void Emitter::suppose_scalars() {
+  if (plan_.program_buffers[program_].supposed == no_buffer) return;
+  bring_scalars_to_host(Role::supposed);
+  add(OperationKind::begin_update, StreamId::host, no_unit).accesses = {
+      host_scalars(AccessMode::update, Role::supposed)};
+}
+
+void Emitter::update_ahead(std::size_t unit) {
+  if (!buffers(unit).before.empty()) keep(unit);
+  optimize_on_host(unit, Role::supposed);
+}
+
+void Emitter::keep(std::size_t unit) {
+  Operation& keep = add(OperationKind::keep, StreamId::host, unit);
+  std::vector<Held> values = states(unit);
+  values.insert(values.begin(), {unit, Role::master});
+  for (std::size_t value = 0; value < values.size(); ++value) {
+    keep.accesses.push_back(updated(AccessMode::read, values[value]));
+    keep.accesses.push_back(updated(AccessMode::write, {unit, Role::before, Part::trained, value}));
+  }
+}
+
+void Emitter::settle(std::size_t unit) {
+  Operation& settle = add(OperationKind::settle, StreamId::host, unit);
+  settle.accesses = {updated(AccessMode::read, {unit, Role::host_gradient}), host_scalars(AccessMode::read),
+                     host_scalars(AccessMode::read, Role::supposed), updated(AccessMode::update, {unit, Role::master})};
+  for (const Held& state : states(unit)) settle.accesses.push_back(updated(AccessMode::update, state));
+  std::vector<Access> kept;
+  for (std::size_t value = 0; value < buffers(unit).before.size(); ++value) {
+    kept.push_back(updated(AccessMode::read, {unit, Role::before, Part::trained, value}));
+  }
+  settle.accesses.insert(settle.accesses.end(), kept.begin(), kept.end());
+  const bool encodes = plan_.precision(unit).encodes();
+  if (!encodes) settle.accesses.push_back(updated(AccessMode::update, {unit, Role::host_rounded}));
+  for (Access& each : kept) {
+    each.mode = AccessMode::discard;
+    release(StreamId::host, each);
+  }
+  if (encodes) round_on_host(unit, Part::trained);
 }
 
 void Emitter::bring_from_host(std::size_t unit, Part part) {
@@ -890,13 +943,14 @@ void Emitter::round_on_host(std::size_t unit, Part part) {
   copy({unit, Role::master, part}, {unit, Role::host_rounded, part}, buffers(unit)[Role::master].over, StreamId::host);
 }
 
-void Emitter::optimize_on_host(std::size_t unit) {
+void Emitter::optimize_on_host(std::size_t unit, Role role_of_scalars) {
   Operation& optimize = add(OperationKind::optimize, StreamId::host, unit);
-  optimize.accesses = {updated(AccessMode::read, {unit, Role::host_gradient}), host_scalars(AccessMode::read),
+  optimize.accesses = {updated(AccessMode::read, {unit, Role::host_gradient}),
+                       host_scalars(AccessMode::read, role_of_scalars),
                        updated(AccessMode::update, {unit, Role::master})};
   for (const Held& state : states(unit)) optimize.accesses.push_back(updated(AccessMode::update, state));
   if (plan_.precision(unit).encodes()) {
-    round_on_host(unit, Part::trained);
+    if (role_of_scalars == Role::host_scalars) round_on_host(unit, Part::trained);
   } else {
     optimize.accesses.push_back(updated(AccessMode::write, {unit, Role::host_rounded}));
   }

@@ -53,6 +53,7 @@ std::string_view to_string(Role role) {
     case Role::widened: return "widened";
     case Role::host_gradient: return "gradient of the host";
     case Role::host_rounded: return "rounded on the host";
+    case Role::before: return "value before the step";
     case Role::saved: return "saved";
     case Role::saved_home: return "saved in the host's memory";
     case Role::direction: return "direction";
@@ -60,6 +61,7 @@ std::string_view to_string(Role role) {
     case Role::workspace: return "workspace";
     case Role::scalars: return "scalars";
     case Role::host_scalars: return "scalars of the host";
+    case Role::supposed: return "supposed scalars";
     case Role::norms: return "norms";
     case Role::collected: return "collected";
   }
@@ -116,6 +118,8 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::redistribute: return "redistribute";
     case OperationKind::transform: return "transform";
     case OperationKind::apply: return "apply";
+    case OperationKind::keep: return "keep";
+    case OperationKind::settle: return "settle";
     case OperationKind::outer_update: return "outer update";
     case OperationKind::release: return "release";
     case OperationKind::transfer: return "transfer";

@@ -136,6 +136,7 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
     case Role::state_slot:
     case Role::host_gradient:
     case Role::host_rounded:
+    case Role::before:
     case Role::direction: return content.over == (sharding.optimizer & own);
     case Role::gradient: {
       const std::vector<AxisSet> ways = ways_to_shard(plan, unit);
@@ -195,7 +196,8 @@ void check_content(const Plan& plan, std::size_t unit, Role role, const Content&
   if (role == Role::whole || role == Role::workspace) size = room_of_group(plan, unit, role);
   const bool shared = role == Role::saved && plan.unit_buffers[unit][Role::saved_home].exists();
   const bool fits = is_slot(buffer) || shared ? size <= buffer.size : size == buffer.size;
-  const bool waits_on_host = role == Role::host_gradient || role == Role::host_rounded || role == Role::saved_home;
+  const bool waits_on_host =
+      role == Role::host_gradient || role == Role::host_rounded || role == Role::before || role == Role::saved_home;
   const MemorySpace space = role == Role::state    ? *plan.units[unit].states_in
                             : role == Role::master ? *plan.units[unit].masters_in
                             : waits_on_host        ? MemorySpace::host
@@ -242,6 +244,27 @@ void check_states(const Plan& plan, std::size_t unit, const Report& report) {
   }
 }
 
+// A unit whose updates may be taken back has a place for each value as it was before.
+void check_before(const Plan& plan, std::size_t unit, const Report& report) {
+  const std::vector<Content>& before = plan.unit_buffers[unit].before;
+  const bool ahead = plan.options.offload.ahead == Ahead::revocable &&
+                     plan.units[unit].updates_in == MemorySpace::host && plan.trains(unit);
+  const std::size_t expected = ahead ? 1 + plan.unit_states(unit).size() : 0;
+  if (before.size() != expected) {
+    return report(ViolationKind::layout, {unit, static_cast<std::size_t>(Role::before)}, {no_unit, 0},
+                  fmt::format("{} has {} values as they are before a step, not {}", plan.units[unit].name,
+                              before.size(), expected));
+  }
+  for (std::size_t value = 0; value < before.size(); ++value) {
+    Values of{type_of(plan, unit, Role::master)};
+    if (value > 0) {
+      const StateSpec& spec = plan.unit_states(unit)[value - 1];
+      of = {spec.type, spec.block, spec.elementwise};
+    }
+    check_content(plan, unit, Role::before, before[value], of, report);
+  }
+}
+
 void check_contents(const Plan& plan, const Report& report) {
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const UnitBuffers& buffers = plan.unit_buffers[unit];
@@ -250,6 +273,7 @@ void check_contents(const Plan& plan, const Report& report) {
       check_content(plan, unit, static_cast<Role>(role), buffers[static_cast<Role>(role)], expected, report);
     }
     check_states(plan, unit, report);
+    check_before(plan, unit, report);
     const std::size_t travelling =
         std::max(block_of(type_of(plan, unit, Role::encoded)), block_of(types_of(plan, unit).wire));
     check_begins(plan, unit, travelling, "type on the wire", report);
@@ -304,10 +328,14 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::gather_norms, read, {norms}},
       {K::gather_norms, write, {norms}},
       {K::begin_update, read, {norms}},
-      {K::begin_update, update, {scalars}},
-      {K::optimize, read, {gradient, scalars, host_gradient, host_scalars}},
+      {K::begin_update, update, {scalars, supposed}},
+      {K::optimize, read, {gradient, scalars, host_gradient, host_scalars, supposed}},
       {K::optimize, update, {master, master_slot, state, state_slot}},
       {K::optimize, write, {kept, parameters, direction, widened, host_rounded}},
+      {K::keep, read, {master, state}},
+      {K::keep, write, {before}},
+      {K::settle, read, {host_gradient, host_scalars, supposed, before}},
+      {K::settle, update, {master, state, host_rounded}},
       {K::redistribute, read, {direction, whole}},
       {K::redistribute, write, {direction, whole}},
       {K::transform, update, {whole}},
@@ -319,11 +347,11 @@ bool is_operand(OperationKind kind, const Access& access) {
       {K::outer_update, update, {anchor, outer_momentum}},
       {K::outer_update, write, {master, master_slot}},
       {K::release, discard, {parameters, resharded, gradient_slot, staging, outer_mean, state_slot, master_slot}},
-      {K::release, discard, {encoded, direction, whole, saved}},
+      {K::release, discard, {encoded, direction, whole, saved, before}},
       {K::broadcast, update, {untrained}},
       {K::transfer, read, {master, master_slot, state, state_slot, gradient, scalars, host_rounded}},
       {K::transfer, read, {saved, saved_home}},
-      {K::transfer, write, {master, master_slot, state, state_slot, host_gradient, host_scalars}},
+      {K::transfer, write, {master, master_slot, state, state_slot, host_gradient, host_scalars, supposed}},
       {K::transfer, write, {kept, parameters, encoded, saved, saved_home}},
   };
   return std::any_of(std::begin(all), std::end(all), [&](const Operands& some) {
@@ -355,6 +383,8 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
     case OperationKind::transfer: return {updated, {own}};
     case OperationKind::redistribute:
     case OperationKind::apply:
+    case OperationKind::keep:
+    case OperationKind::settle:
     case OperationKind::optimize: return {updated};
     case OperationKind::outer_update: return {shard};
     case OperationKind::all_gather:
@@ -367,7 +397,7 @@ std::vector<Share> shares_of(const Plan& plan, const Operation& operation, const
     case OperationKind::hook: return {{own}};
     case OperationKind::release:
       if (role == Role::outer_mean) return {shard};
-      if (role == Role::state_slot || role == Role::direction) return {updated};
+      if (role == Role::state_slot || role == Role::direction || role == Role::before) return {updated};
       [[fallthrough]];
     case OperationKind::window:
       return {{{}, role == Role::parameters || role == Role::resharded || role == Role::master_slot}};
@@ -602,7 +632,8 @@ bool is_layouts(const Plan& plan, const Operation& operation, const Access& acce
 // at a cold start of any.
 bool is_of_program(const Plan& plan, const Operation& operation, const Range& range, std::size_t program) {
   const ProgramBuffers& buffers = plan.program_buffers[program];
-  if (range.buffer == buffers.host_scalars) return range == fixed_range(range.buffer, Bytes(0), scalars_size);
+  if (range.buffer == buffers.host_scalars || range.buffer == buffers.supposed)
+    return range == fixed_range(range.buffer, Bytes(0), scalars_size);
   if (range.buffer == buffers.scalars) {
     return range == fixed_range(buffers.scalars, Bytes(0), scalars_size) ||
            range == fixed_range(buffers.scalars, loss_scale_offset, Bytes(4));
@@ -655,6 +686,7 @@ bool is_plans(const Plan& plan, EventPoint here, const Access& access) {
     const ProgramBuffers& buffers = plan.program_buffers[program];
     const std::size_t buffer = access.role == Role::scalars        ? buffers.scalars
                                : access.role == Role::host_scalars ? buffers.host_scalars
+                               : access.role == Role::supposed     ? buffers.supposed
                                                                    : buffers.norms;
     if (access.range.buffer != buffer) continue;
     if (is_of_program(plan, plan.at(here), access.range, program)) return true;
@@ -774,9 +806,9 @@ bool is_rounded_on_its_way(const Plan& plan, const Operation& operation) {
 // A cast keeps its place, and what an update rounds on the way stands where its masters do.
 bool is_of_one_share(const Plan& plan, const Operation& operation) {
   const auto& accesses = operation.accesses;
-  if (operation.kind != OperationKind::cast && operation.kind != OperationKind::optimize &&
-      operation.kind != OperationKind::apply)
-    return true;
+  using enum OperationKind;
+  const auto kinds = {cast, optimize, apply, keep, OperationKind::settle};
+  if (std::find(kinds.begin(), kinds.end(), operation.kind) == kinds.end()) return true;
   if (operation.kind == OperationKind::cast && accesses.size() != 2) return false;
   const auto is_as_the_first = [&](const Access& access) {
     const bool nothing = access.range.size == Bytes(0) && accesses[0].range.size == Bytes(0);
@@ -818,7 +850,7 @@ bool moves_alone(const Operation& operation) {
     return is_one && from.role == Role::host_rounded && is_read;
   }
   return is_one && ((from.role == Role::gradient && to.role == Role::host_gradient) ||
-                    (from.role == Role::scalars && to.role == Role::host_scalars));
+                    (from.role == Role::scalars && (to.role == Role::host_scalars || to.role == Role::supposed)));
 }
 
 // A transfer moves all states of its unit, each once, or masters; for an update it moves both, of what is trained. Some

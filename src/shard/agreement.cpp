@@ -57,9 +57,13 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   if (options.offload != Offload{}) {
     lines.add(
         "offload",
-        fmt::format("optimizer to the {}, masters to the {}, update on the {}, activations to the {}, of {} units",
+        fmt::format("optimizer to the {}, masters to the {}, update on the {}{}, activations to the {}, of {} units",
                     to_string(options.offload.optimizer), to_string(options.offload.masters),
-                    to_string(options.offload.update), to_string(options.offload.activations), options.offload.units));
+                    to_string(options.offload.update),
+                    options.offload.ahead == Ahead::no      ? ""
+                    : options.offload.ahead == Ahead::final ? " ahead of the norm for good"
+                                                            : " ahead of the norm",
+                    to_string(options.offload.activations), options.offload.units));
   }
   lines.add("activations", to_string(options.activations));
   lines.add("checkpointing", to_string(options.checkpointing));

@@ -13,6 +13,7 @@
 #include "plan/collective_memory.hpp"
 #include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/device/parallel.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/step_scalars.hpp"
@@ -70,7 +71,8 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       roles_(input.roles),
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu),
-      on_host_(Device::cpu(), {.name = "host", .mode = StreamMode::immediate}) {
+      on_host_(Device::cpu(), {.name = "host", .mode = StreamMode::immediate}),
+      supposed_rates_(input.units.size()) {
   for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
     granule_weights_.reserve(plan_.granules(program).rounds());
   }
@@ -181,8 +183,14 @@ void Operations::make_communicators(World& world) {
 template <typename Work>
 void Operations::compute(const Operation& operation, Stream& on, const Work& work) {
   if (operation.stream != plan::StreamId::host || tasks_see_memory_) return work(on);
+  in_task(on, work);
+}
+
+template <typename Work>
+void Operations::in_task(Stream& on, const Work& work) {
   on.submit([this, &on, work] {
-    device::cuda_queue(on).synchronize();  // what the stream waits for is in the host's memory
+    // Until what the stream waits for is in the host's memory.
+    if (!tasks_see_memory_) device::cuda_queue(on).synchronize();
     work(on_host_);
     on_host_.rethrow_failure();
   });
@@ -209,11 +217,16 @@ void Operations::launch(plan::EventPoint point, Stream& on) {
     case OperationKind::weight: return write_weight(operation, on);
     case OperationKind::gather_norms: return gather_norms(operation, call, on);
     case OperationKind::sum_of_squares: return sum_of_squares(operation, on);
-    case OperationKind::begin_update: return begin_update(plan_.segments[point.segment].program, on);
+    case OperationKind::begin_update: {
+      const std::size_t program = plan_.segments[point.segment].program;
+      return is_supposed(operation) ? suppose(operation, program, on) : begin_update(program, on);
+    }
     case OperationKind::optimize: {
-      const StepOf step{learning_rate_of(operation.unit), scalars_at(operation)};
+      const StepOf step = step_of(operation);
       return compute(operation, on, [this, &operation, step](Stream& here) { optimize(operation, step, here); });
     }
+    case OperationKind::keep: return in_task(on, [this, &operation](Stream&) { keep(operation); });
+    case OperationKind::settle: return settle(operation, on);
     case OperationKind::redistribute: return redistribute(operation, call, on);
     case OperationKind::transform: return transform(operation, on);
     case OperationKind::apply: return apply(operation, on);
@@ -478,6 +491,7 @@ void Operations::set_step(std::size_t program, std::optional<float> asked, const
                           std::span<const double> granule_weights) {
   program_ = program;
   learning_rate_ = asked;
+  expected_rate_.reset();
   part_ = part;
   granule_weights_.assign(granule_weights.begin(), granule_weights.end());
 }
@@ -520,13 +534,104 @@ void Operations::look_at(std::size_t program, const kernels::StepScalars& now) {
 }
 
 // A unit's own rate is to the step's as the two optimizers' are to each other.
-float Operations::learning_rate_of(std::size_t unit) const {
-  const float asked = learning_rate_.value_or(0.0f);
+float Operations::learning_rate_of(std::size_t unit, float asked) const {
   const Optimizer& program = *optimizers_[plan_.trainers[unit]];
   const Optimizer& own = optimizer_of(unit);
   if (&own == &program) return asked;
   return asked == program.learning_rate() ? own.learning_rate()
                                           : own.learning_rate() * (asked / program.learning_rate());
+}
+
+bool Operations::is_supposed(const Operation& operation) {
+  const bool begins = operation.kind == OperationKind::begin_update || operation.kind == OperationKind::optimize;
+  return begins && std::any_of(operation.accesses.begin(), operation.accesses.end(),
+                               [](const Access& access) { return access.role == plan::Role::supposed; });
+}
+
+Operations::StepOf Operations::step_of(const Operation& operation) {
+  const std::size_t unit = operation.unit;
+  if (!is_supposed(operation)) {
+    return {learning_rate_of(unit, learning_rate_.value_or(0.0f)), scalars_at(operation)};
+  }
+  const float asked = expected_rate_.value_or(optimizers_[plan_.trainers[unit]]->learning_rate());
+  supposed_rates_[unit] = learning_rate_of(unit, asked);
+  return {supposed_rates_[unit], scalars_at(operation)};
+}
+
+// Writes what a step comes to whose ranks bring all of it and whose norm is finite and not clipped.
+void Operations::suppose(const Operation& operation, std::size_t program, Stream& on) {
+  kernels::StepSettings settings = optimizers_[program]->step_settings();
+  settings.clip_norm = 0.0f;
+  compute(operation, on, [scalars = scalars_at(operation), settings](Stream& here) {
+    kernels::begin_update(here, scalars, {.values = nullptr, .units = 0, .ranks = 0}, settings);
+  });
+}
+
+namespace {
+
+constexpr std::size_t worth_a_thread = std::size_t{1} << 16;  // bytes
+
+void copy_in_shares(std::byte* to, const std::byte* from, Bytes size) {
+  parallel::in_shares(
+      {.count = size.count(), .least = worth_a_thread, .unit = 64},
+      [&](std::size_t begin, std::size_t end, std::size_t) { std::memcpy(to + begin, from + begin, end - begin); });
+}
+
+// Compares what an optimizer reads.
+bool agree(const kernels::StepScalars& a, const kernels::StepScalars& b) {
+  return a.skip == b.skip && a.gradient_factor == b.gradient_factor && a.step == b.step &&
+         a.decay_power[0] == b.decay_power[0] && a.decay_power[1] == b.decay_power[1];
+}
+
+}  // namespace
+
+void Operations::keep(const Operation& operation) {
+  for (std::size_t move = 0; move < operation.moves(); ++move) {
+    const plan::Range& from = operation.source(move).range;
+    copy_in_shares(address(operation.target(move).range), address(from), from.size);
+  }
+}
+
+// The unit has been updated as no other rank's may be any more.
+void Operations::refuse(const Operation& operation, const StepOf& step, bool expected) const {
+  throw UsageError(fmt::format(
+      "unit {} was updated ahead of the norm of all gradients, and the step is {}: its weights are those of no step. "
+      "Clip nothing and let every rank bring its whole part, or take offload.ahead = revocable; and go on from a "
+      "checkpoint",
+      plan_.units[operation.unit].name,
+      !expected                 ? "made at another learning rate than FullyShard::expect() said"
+      : step.scalars->skip != 0 ? "skipped"
+                                : fmt::format("to be multiplied with {}", step.scalars->gradient_factor)));
+}
+
+// An update that is skipped writes nothing, not even what masters are rounded to.
+void Operations::round_again(const Operation& operation, Stream& on) {
+  const auto rounded = std::find_if(operation.accesses.begin(), operation.accesses.end(),
+                                    [](const Access& access) { return access.role == plan::Role::host_rounded; });
+  if (rounded == operation.accesses.end()) return;
+  const Access& master = operation.operand(plan::Role::master);
+  kernels::cast(on, target(*rounded), source(master), elements(master));
+}
+
+// Values from before the step stand in the order of masters and states.
+void Operations::settle(const Operation& operation, Stream& on) {
+  const float rate = learning_rate_of(operation.unit, learning_rate_.value_or(0.0f));
+  const StepOf step{rate, scalars_at(operation, plan::Role::host_scalars)};
+  const bool expected = supposed_rates_[operation.unit] == rate;  // now: tasks run later than the next step's launches
+  in_task(on, [this, &operation, step, expected](Stream& here) {
+    if (expected && agree(*step.scalars, *scalars_at(operation, plan::Role::supposed))) return;
+    if (plan_.options.offload.ahead == Ahead::final) refuse(operation, step, expected);
+    for (const Access& before : operation.accesses) {
+      if (before.role != plan::Role::before) continue;
+      const auto home = std::find_if(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {
+        return before.state == 0 ? access.role == plan::Role::master
+                                 : access.role == plan::Role::state && access.state + 1 == before.state;
+      });
+      copy_in_shares(address(home->range), address(before.range), before.range.size);
+    }
+    round_again(operation, here);
+    optimize(operation, step, here);
+  });
 }
 
 bool Operations::has_own_decays(std::size_t unit) const {
@@ -550,10 +655,8 @@ void Operations::transfer(const Operation& operation, Stream& on) {
   for (std::size_t move = 0; move < operation.moves(); ++move) {
     const plan::Range& from = operation.source(move).range;
     const plan::Range& to = operation.target(move).range;
-    if (memory_.is_on_disk(from)) {
-      on.submit([this, &from, &to, &on] { read_disk(from, to, on); });
-    } else if (memory_.is_on_disk(to)) {
-      on.submit([this, &from, &to, &on] { write_disk(from, to, on); });
+    if (memory_.is_on_disk(from) || memory_.is_on_disk(to)) {
+      on.submit([this, &from, &to, &on] { visit_disk(from, to, on); });
     } else {
       kernels::copy(on, address(to), address(from), from.size);
     }
@@ -562,36 +665,30 @@ void Operations::transfer(const Operation& operation, Stream& on) {
 
 // Each direction has a stream, and with it a thread that may wait for the disk. A CUDA device's memory is out of the
 // disk's reach: values pass through staging, a part at a time.
-void Operations::read_disk(const plan::Range& from, const plan::Range& to, Stream& on) {
-  const Bytes place = memory_.place_on_disk(from);
-  if (tasks_see_memory_) return memory_.disk().read(place, {address(to), from.size.count()});
-  const std::span<std::byte> staging = memory_.bytes(plan_.fetch_staging);
+void Operations::visit_disk(const plan::Range& from, const plan::Range& to, Stream& on) {
+  const bool reads = memory_.is_on_disk(from);
+  const Bytes place = memory_.place_on_disk(reads ? from : to);
+  std::byte* const here = address(reads ? to : from);
+  const auto move = [&](Bytes done, std::span<std::byte> values) {
+    reads ? memory_.disk().read(place + done, values) : memory_.disk().write(place + done, values);
+  };
+  if (tasks_see_memory_) return move(Bytes(0), {here, from.size.count()});
+  const std::span<std::byte> staging = memory_.bytes(reads ? plan_.fetch_staging : plan_.evict_staging);
   device::CudaQueue& queue = device::cuda_queue(on);
   for (Bytes done; done < from.size; done += Bytes(staging.size())) {
     const Bytes part = std::min(Bytes(staging.size()), from.size - done);
-    memory_.disk().read(place + done, staging.first(part.count()));
-    queue.copy(address(to) + done.count(), staging.data(), part);
+    std::byte* const of_device = here + done.count();
+    if (reads) move(done, staging.first(part.count()));
+    queue.copy(reads ? of_device : staging.data(), reads ? staging.data() : of_device, part);
     queue.synchronize();
-  }
-}
-
-void Operations::write_disk(const plan::Range& from, const plan::Range& to, Stream& on) {
-  const Bytes place = memory_.place_on_disk(to);
-  if (tasks_see_memory_) return memory_.disk().write(place, {address(from), from.size.count()});
-  const std::span<std::byte> staging = memory_.bytes(plan_.evict_staging);
-  device::CudaQueue& queue = device::cuda_queue(on);
-  for (Bytes done; done < from.size; done += Bytes(staging.size())) {
-    const Bytes part = std::min(Bytes(staging.size()), from.size - done);
-    queue.copy(staging.data(), address(from) + done.count(), part);
-    queue.synchronize();
-    memory_.disk().write(place + done, staging.first(part.count()));
+    if (!reads) move(done, staging.first(part.count()));
   }
 }
 
 void Operations::release(const Operation& operation, Stream& on) {
   if (!poison_) return;
   const plan::Range& slot = operation.accesses.front().range;
-  kernels::poison(on, address(slot), slot.size);
+  compute(operation, on, [this, &slot](Stream& here) { kernels::poison(here, address(slot), slot.size); });
 }
 
 }  // namespace tessera

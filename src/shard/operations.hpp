@@ -58,6 +58,8 @@ class Operations {
   // Granules without a weight weigh nothing.
   void set_step(std::size_t program, std::optional<float> asked, const kernels::StepPart& part,
                 std::span<const double> granule_weights);
+  // Sets the rate of what begins ahead of the next norm (Offload::ahead); none: the optimizer's own.
+  void expect(std::optional<float> learning_rate) { expected_rate_ = learning_rate; }
   // A communicator for each stream and group that the plan uses. Collective. The rank's streams are there before:
   // making one takes memory of the device, which may wait for a peer's collective there that waits for this rank.
   void make_communicators(World& world);
@@ -128,6 +130,11 @@ class Operations {
   void write_weight(const plan::Operation& operation, Stream& on);
   void note_parts(Stream& on);
   void begin_update(std::size_t program, Stream& on);
+  void suppose(const plan::Operation& operation, std::size_t program, Stream& on);
+  void keep(const plan::Operation& operation);
+  void round_again(const plan::Operation& operation, Stream& on);
+  void settle(const plan::Operation& operation, Stream& on);
+  [[noreturn]] void refuse(const plan::Operation& operation, const StepOf& step, bool expected) const;
   Stretch stretch_of(std::size_t unit, std::span<const OptimizerRun> runs, std::size_t first, std::size_t count);
   std::vector<kernels::RoundedSpans> rounds_of(std::size_t unit, std::size_t first, std::size_t count);
   // Calls update(stretch, its masters in fp32) for each.
@@ -139,6 +146,9 @@ class Operations {
   // in a task of it and with one of the CPU.
   template <typename Work>
   void compute(const plan::Operation& operation, Stream& on, const Work& work);
+  // Calls work(stream of the CPU) in a task of `on`, which sees what is in the host's memory by then.
+  template <typename Work>
+  void in_task(Stream& on, const Work& work);
   void find_owned_tensors();
   void redistribute(const plan::Operation& operation, const Call& call, Stream& on);
   void transform(const plan::Operation& operation, Stream& on);
@@ -147,20 +157,25 @@ class Operations {
     const Optimizer* const own = units_[unit]->options().optimizer.get();
     return own != nullptr ? *own : *optimizers_[plan_.trainers[unit]];
   }
-  float learning_rate_of(std::size_t unit) const;
+  float learning_rate_of(std::size_t unit, float asked) const;
+  StepOf step_of(const plan::Operation& operation);
   bool has_own_decays(std::size_t unit) const;
   void outer_update(const plan::Operation& operation, Stream& on);
   void release(const plan::Operation& operation, Stream& on);
   void transfer(const plan::Operation& operation, Stream& on);
   // Between the disk and the device's memory, where the stream's tasks run.
-  void read_disk(const plan::Range& from, const plan::Range& to, Stream& on);
-  void write_disk(const plan::Range& from, const plan::Range& to, Stream& on);
+  void visit_disk(const plan::Range& from, const plan::Range& to, Stream& on);
 
   kernels::StepScalars* scalars_at(const plan::Operation& operation) {
-    const bool on_host = operation.stream == plan::StreamId::host;
-    const plan::Role role = on_host ? plan::Role::host_scalars : plan::Role::scalars;
+    return scalars_at(operation, is_supposed(operation)                     ? plan::Role::supposed
+                                 : operation.stream == plan::StreamId::host ? plan::Role::host_scalars
+                                                                            : plan::Role::scalars);
+  }
+  kernels::StepScalars* scalars_at(const plan::Operation& operation, plan::Role role) {
     return reinterpret_cast<kernels::StepScalars*>(address(operation.operand(role).range));
   }
+  // Whether it is an update ahead of the norm, or what it supposes.
+  static bool is_supposed(const plan::Operation& operation);
   kernels::Source source(const plan::Access& access);
   kernels::Target target(const plan::Access& access);
   float* floats(const plan::Access& access);
@@ -198,6 +213,8 @@ class Operations {
   std::atomic<bool> norms_arrived_ = false;  // of all ranks, for the update that comes next
   std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;
+  std::optional<float> expected_rate_;
+  std::vector<float> supposed_rates_;  // by unit: of the latest update ahead of the norm
   kernels::StepPart part_;
   std::vector<double> granule_weights_;
   // Labels of the latest gathers of norms, of which an update has two where roles share them: the host is at most one

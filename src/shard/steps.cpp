@@ -111,6 +111,10 @@ void ModelSteps::update(const UpdateOptions& options) {
   require_weights_of_granules(state(), options);
   executor.update(learning_rate, {.weight = options.weight, .granules = options.granule_weights});
 }
+void ModelSteps::expect(float learning_rate) {
+  Executor& executor = state().executor();
+  executor.operations().expect(checked_learning_rate(state(), learning_rate, "expect"));
+}
 void ModelSteps::skip_step() { skip_step_at(state(), std::nullopt); }
 void ModelSteps::skip_step(float learning_rate) { skip_step_at(state(), learning_rate); }
 void ModelSteps::discard_gradients() {

@@ -133,7 +133,7 @@ void Operations::optimize(const Operation& operation, const StepOf& step, Stream
   const auto beside = std::find_if(operation.accesses.begin(), operation.accesses.end(), [](const Access& access) {
     const bool are_parameters =
         access.role == Role::kept || access.role == Role::parameters || access.role == Role::host_rounded;
-    return access.mode == plan::AccessMode::write && are_parameters;
+    return access.mode != plan::AccessMode::read && are_parameters;
   });
   const Access* const rounded = beside == operation.accesses.end() ? nullptr : &*beside;
   const bool rounds = rounded != nullptr && optimizer_of(unit).rounds();
@@ -187,7 +187,7 @@ void Operations::apply(const Operation& operation, Stream& on) {
                    .direction = after(direction, stretch.first + run.first),
                    .count = run.count,
                    .shape = units_[unit]->parameters()[*run.whole]->shape()},
-                  settings_of(run, learning_rate_of(unit)), scalars_at(operation));
+                  settings_of(run, step_of(operation).learning_rate), scalars_at(operation));
     }
   });
   const Access& rounded = operation.accesses.back();

@@ -9,7 +9,7 @@ BITS = ["loss_bits", "grad_norm_bits", "accuracy", "held_out_loss_bits"]  # by s
 
 
 def outcome(program, options, clip, train=trainer_runs.train):
-    """All bits of a run whose clipping must be active and whose planned bytes must be those measured."""
+    """All bits of a run whose clipping must be active, unless clip is 0, and whose planned bytes must be those measured."""
     with tempfile.TemporaryDirectory() as folder:
         weights = pathlib.Path(folder) / "weights.safetensors"
         steps = train(program, folder, *options, "--clip", clip, "--dump-weights", weights)

@@ -19,8 +19,11 @@ REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 MODEL = ["--hidden", 37, "--depth", 2, "--batch", 16, "--threads", 1, "--eval-every", 0, "--seed", 3]
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"]
 DISK = ["--offload-to", f"disk:{tempfile.gettempdir()}"]
-OFFLOADS = {"fp32": [["--offload", "optimizer"], ["--offload", "optimizer", *DISK]],
+AHEAD = ["--offload", "optimizer,masters,update,ahead"]
+FOR_GOOD = ["--offload", "optimizer,masters,update,ahead-for-good"]
+OFFLOADS = {"fp32": [["--offload", "optimizer"], ["--offload", "optimizer", *DISK], ["--offload", "activations"]],
             "bf16": [["--offload", "masters"], ["--offload", "optimizer,masters"], ["--offload", "optimizer,masters,update"],
+                     AHEAD, ["--offload", "optimizer,masters,update,ahead,activations"],
                      ["--offload", "masters,optimizer", "--offload-units", 1], [*DISK, "--offload", "optimizer,masters"]]}
 CLIP = 0.02  # below every norm of these runs
 
@@ -40,6 +43,32 @@ def check_bits(program):
                 assert parted is None, f"{strategy} {precision} {optimizer} {offload}: {parted}"
                 runs += 1
     return runs
+
+
+def check_updates_ahead(program):
+    """No step is clipped, and every one has all its samples."""
+    options = [*MODEL, "--ranks", 3, "--precision", "bf16", "--steps", 200, "--warmup", 20, "--drop-last", "yes"]
+    reference, *others = (bitwise_runs.outcome(program, [*options, *more], 0) for more in ([], AHEAD, FOR_GOOD))
+    for ahead in others:
+        parted = bitwise_runs.difference(reference, ahead)
+        assert parted is None, parted
+    done = trainer_runs.run(program, *options, *FOR_GOOD, "--clip", CLIP)
+    assert done.returncode == 1 and "was updated ahead of the norm" in done.stderr, done
+
+
+def device_bytes(program, *options):
+    with tempfile.TemporaryDirectory() as folder:
+        (rank,) = trainer_runs.train(program, folder, *options, "--steps", 1)[-1]["memory"]["ranks"]
+    bitwise_runs.check_memory([rank])
+    return rank["categories"]["activations"]["planned"]
+
+
+def check_activations_leave(program):
+    """What stands on the device does not grow with the layers."""
+    deep = ["--hidden", 300, "--batch", 200, "--threads", 1, "--eval-every", 0]
+    moved = [device_bytes(program, *deep, "--depth", depth, "--offload", "activations") for depth in (6, 12)]
+    kept = [device_bytes(program, *deep, "--depth", depth) for depth in (6, 12)]
+    assert moved[0] == moved[1] and moved[0] < kept[0] < kept[1], (moved, kept)
 
 
 def check_resuming(program):
@@ -98,10 +127,10 @@ def check_words(program):
     done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "update,optimizer,masters")
     assert "states and masters in the host's memory, updated there" in done.stdout, done.stdout
     for options, words in [
-            (["--offload", "parameters"], "--offload takes none, or optimizer, masters, update and activations"),
-            (["--offload", "optimizer,"], "--offload takes none, or optimizer, masters, update and activations"),
+            (["--offload", "parameters"], "--offload takes none, or optimizer, masters, update, ahead, ahead-for-good and activations"),
+            (["--offload", "optimizer,"], "--offload takes none, or optimizer, masters, update, ahead, ahead-for-good and activations"),
             (["--offload", "optimizer,update"], "write optimizer,masters,update"),
-            (["--offload", "activations"], "take a GPT with --activation-checkpointing yes"),
+            (["--offload", "optimizer,masters,ahead"], "write optimizer,masters,update,ahead"),
             (["--offload", "optimizer,masters,update", *DISK], "leave --offload-to at host"),
             (["--offload", "masters"], "--precision bf16"),
             (["--offload-units", 3], "--offload-units needs --offload"),
@@ -116,6 +145,8 @@ def check_words(program):
 
 def main(program):
     runs = check_bits(program)
+    check_updates_ahead(program)
+    check_activations_leave(program)
     check_resuming(program)
     check_nothing_is_left(program)
     check_words(program)

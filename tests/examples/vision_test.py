@@ -12,6 +12,7 @@ import tempfile
 import zlib
 
 import bad_input
+import bitwise_runs
 import made_images
 import trainer_runs
 
@@ -49,6 +50,26 @@ def weights_after(program, folder, name, *options):
     path = pathlib.Path(folder) / f"{name}.safetensors"
     steps = trainer_runs.train(program, folder, *options, "--dump-weights", path)
     return [step["loss_bits"] for step in steps], trainer_runs.read_safetensors(path)
+
+
+def check_offloaded_activations(program, data):
+    """What stages leave to their backward windows goes to the host's memory and comes back, with the same bits."""
+    for model, width in [("cnn", 8), ("resnet18", 4), ("vit-s", 192)]:
+        for precision in ["fp32", "bf16"]:
+            options = ["--data", data, "--model", model, "--width", width, "--ranks", 2, "--batch", 6, "--steps", 3, "--accumulate", 2,
+                       "--precision", precision, "--threads", 1]
+            with tempfile.TemporaryDirectory() as folder:
+                here = weights_after(program, folder, "here", *options)
+                there = weights_after(program, folder, "there", *options, "--offload", "activations")
+                assert here == there, (model, precision, here[0], there[0])
+                ranks = [trainer_runs.train(program, folder, *options, *more)[-1]["memory"]["ranks"]
+                         for more in ([], ["--offload", "activations"])]
+            for kept, moved in zip(*ranks, strict=True):
+                bitwise_runs.check_memory([kept, moved])
+                if model == "cnn":
+                    continue  # two stages, which have a slot each
+                kept, moved = (rank["categories"]["activations"]["planned"] for rank in (kept, moved))
+                assert moved < kept, (model, precision, moved, kept)
 
 
 def png(pixels, height, width):
@@ -202,6 +223,7 @@ def main():
         check_ranks(program, data)
         check_resume(program, data)
         check_synchronised_norms(program, data)
+        check_offloaded_activations(program, data)
         check_words(program, data)
         check_scaled_rate(program, data)
         check_bad_input(program, data)

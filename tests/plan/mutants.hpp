@@ -31,5 +31,6 @@ std::vector<MutantClass> slot_mutants();        // releases, slots, addresses
 std::vector<MutantClass> collective_mutants();  // ranks that disagree
 std::vector<MutantClass> group_mutants();       // collectives of several units
 std::vector<MutantClass> whole_mutants();       // tensors that an optimizer sees whole
+std::vector<MutantClass> ahead_mutants();       // updates ahead of the norm
 
 }  // namespace tessera::plan

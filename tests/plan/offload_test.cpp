@@ -1,6 +1,7 @@
 // Plans of units whose states and masters stand in the host's memory.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,12 @@ constexpr Offload masters_alone{.masters = MemorySpace::host};
 constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
 constexpr Offload updated_there{
     .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host};
+constexpr Offload ahead{.optimizer = MemorySpace::host,
+                        .masters = MemorySpace::host,
+                        .update = MemorySpace::host,
+                        .ahead = Ahead::revocable};
+constexpr Offload for_good{
+    .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .ahead = Ahead::final};
 constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
 constexpr Offload on_either{.optimizer = MemorySpace::disk, .masters = MemorySpace::host};
 
@@ -38,7 +45,8 @@ TEST_CASE("plans_of_every_strategy_are_sound_with_states_and_masters_elsewhere")
        {chain_model(1), chain_model(3), tied_model(), experts_model(), offloading_masters_model()}) {
     for (const Strategy strategy : all_strategies) {
       for (const auto& [ranks, replicas] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 1}, {4, 2}}) {
-        for (const Offload& offload : {states_alone, masters_alone, both, updated_there, on_disk, on_either}) {
+        for (const Offload& offload :
+             {states_alone, masters_alone, both, updated_there, ahead, for_good, on_disk, on_either}) {
           check_sound(model, {.strategy = strategy,
                               .precision = bf16_mixed,
                               .ranks = ranks,
@@ -61,7 +69,7 @@ TEST_CASE("plans_of_fp32_parameters_and_of_several_programs_are_sound_with_state
 
 TEST_CASE("plans_with_outer_steps_are_sound_with_masters_in_the_hosts_memory") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp, Strategy::hsdp}) {
-    for (const Offload& offload : {both, updated_there}) {
+    for (const Offload& offload : {both, updated_there, ahead}) {
       check_sound(chain_model(3), {.strategy = strategy,
                                    .precision = bf16_mixed,
                                    .ranks = 4,
@@ -79,8 +87,9 @@ TEST_CASE("plans_of_updates_on_the_host_are_sound_whatever_travels") {
   for (const Model& model : {chain_of_programs(5, 2), chain_model(3)}) {
     for (const Strategy strategy : all_strategies) {
       for (const Precision& precision : {bf16_mixed, codes}) {
-        for (const std::size_t ranks : {1, 4}) {
-          check_sound(model, {.strategy = strategy, .precision = precision, .ranks = ranks, .offload = updated_there});
+        for (const std::size_t ranks : {1u, 4u}) {
+          for (const Offload& offload : {updated_there, ahead})
+            check_sound(model, {.strategy = strategy, .precision = precision, .ranks = ranks, .offload = offload});
         }
       }
     }
@@ -114,6 +123,48 @@ TEST_CASE("an_update_on_the_host_of_what_is_not_all_there_is_refused") {
   CHECK(contains(failure({.optimizer = MemorySpace::host, .update = MemorySpace::host}),
                  "no unit has both its masters and its optimizer's states in the host's memory"));
   CHECK(contains(failure({.update = MemorySpace::disk}), "offload.update is disk"));
+  CHECK(contains(failure({.ahead = Ahead::revocable}), "offload.update is device"));
+}
+
+// Only the last reduction of the step is waited for: while the first layers go backward the last ones are updated.
+TEST_CASE("an_update_ahead_stands_behind_its_units_own_reduction_and_is_settled_behind_the_norm") {
+  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = ahead}));
+  const std::vector<Operation>& pass = plan.segments[*plan.find(SegmentKind::only)].operations;
+  const auto backward = [](const Operation& operation) {
+    return operation.kind == OperationKind::window && operation.window == WindowKind::backward;
+  };
+  std::size_t updated = 0, updated_before_the_last_window = 0;
+  std::size_t windows = static_cast<std::size_t>(std::count_if(pass.begin(), pass.end(), backward));
+  for (const Operation& operation : pass) {
+    if (backward(operation)) --windows;
+    if (operation.kind != OperationKind::optimize) continue;
+    ++updated;
+    if (windows > 0) ++updated_before_the_last_window;
+    for (const Wait& wait : operation.waits) CHECK(plan.at(plan.events[wait.event]).kind == OperationKind::transfer);
+  }
+  CHECK(updated == 4);
+  CHECK(updated_before_the_last_window >= 2);
+  std::size_t settled = 0;
+  bool norm = false;
+  for (const Operation& operation : plan.segments[*plan.find(SegmentKind::update)].operations) {
+    if (operation.kind == OperationKind::begin_update) norm = true;
+    CHECK(operation.kind != OperationKind::optimize);
+    if (operation.kind == OperationKind::settle && norm) ++settled;
+  }
+  CHECK(settled == 4);
+}
+
+TEST_CASE("an_update_ahead_keeps_masters_and_states_twice") {
+  const auto on_host = [](const Offload& offload) {
+    Bytes sum;
+    for (const Buffer& buffer :
+         compile(input_of(chain_model(4), {.precision = bf16_mixed, .offload = offload})).buffers) {
+      if (buffer.space == MemorySpace::host) sum += buffer.size;
+    }
+    return sum;
+  };
+  CHECK(on_host(ahead) - on_host(updated_there) == on_host(both) + scalars_size);
+  CHECK(on_host(for_good) - on_host(updated_there) == scalars_size);
 }
 
 MemoryReport memory_with(const Offload& offload, Strategy strategy = Strategy::zero2) {

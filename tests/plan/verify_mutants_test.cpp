@@ -289,6 +289,28 @@ void add_sliced_stages(std::vector<Subject>& subjects) {
     subjects.push_back({fmt::format("{} of slices", roles[role].name), roles[role].plan, roles, role});
 }
 
+// Whatever the selection, some plans update ahead of the norm.
+void add_updates_ahead(std::vector<Subject>& subjects) {
+  const Offload ahead{.optimizer = MemorySpace::host,
+                      .masters = MemorySpace::host,
+                      .update = MemorySpace::host,
+                      .ahead = Ahead::revocable,
+                      .units = 2};
+  for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hfsdp}) {
+    const bool codes = strategy == Strategy::zero2;
+    add(subjects, chain_model(3),
+        {.strategy = strategy,
+         .precision = codes ? Precision{DType::bf16, DType::bf16, DType::int8, DType::int8} : bf16_mixed,
+         .ranks = 4,
+         .replicas = 2,
+         .micro_batches = codes ? 2u : 1u,
+         .offload = ahead});
+  }
+  Offload for_good = ahead;
+  for_good.ahead = Ahead::final;
+  add(subjects, chain_model(3), {.precision = bf16_mixed, .ranks = 2, .offload = for_good});
+}
+
 // Damage to ranges is judged without the schedule, so that fewer plans show as much: those of few operations.
 std::vector<Subject> small_subjects(const std::vector<Subject>& all) {
   std::vector<Subject> result;
@@ -365,6 +387,7 @@ TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   std::vector<Subject> plans = tests::reduced() ? selection(subjects()) : subjects();
   add_sliced_stages(plans);
   add_halved_stages(plans);
+  add_updates_ahead(plans);
   for (const Subject& subject : plans) REQUIRE_MESSAGE(is_sound(subject, subject.plan, false), subject.name);
   Score score;
   const auto judge_all = [&](const std::vector<MutantClass>& group, const std::vector<Subject>& on) {
@@ -380,6 +403,7 @@ TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   judge_all(collective_mutants(), plans);
   judge_all(group_mutants(), plans);
   judge_all(whole_mutants(), plans);
+  judge_all(ahead_mutants(), plans);
   MESSAGE(fmt::format("{} plans, ranges on {}\n{}", plans.size(), small_subjects(plans).size(), score.table()));
 }
 

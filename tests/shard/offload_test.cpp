@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@
 
 namespace offload_test {
 
+using tessera::Ahead;
 using tessera::MemorySpace;
 using tessera::Offload;
 using tessera::Strategy;
@@ -33,6 +35,10 @@ constexpr Offload masters_alone{.masters = MemorySpace::host};
 constexpr Offload both{.optimizer = MemorySpace::host, .masters = MemorySpace::host};
 constexpr Offload updated_there{
     .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host};
+constexpr Offload ahead{.optimizer = MemorySpace::host,
+                        .masters = MemorySpace::host,
+                        .update = MemorySpace::host,
+                        .ahead = Ahead::revocable};
 constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace::disk};
 constexpr Offload states_on_disk{.optimizer = MemorySpace::disk};
 constexpr Offload first_two{.optimizer = MemorySpace::host, .masters = MemorySpace::host, .units = 2};
@@ -82,7 +88,7 @@ TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
 }
 
 TEST_CASE("masters_in_the_hosts_memory_have_the_bits_of_the_devices") {
-  check<tessera::bf16>(of_16_bits(), {masters_alone, both, updated_there, first_two, on_disk});
+  check<tessera::bf16>(of_16_bits(), {masters_alone, both, updated_there, ahead, first_two, on_disk});
   Run run = of_16_bits();
   run.optimizer = sgd;
   check<tessera::bf16>(run, {both});
@@ -92,7 +98,48 @@ TEST_CASE("masters_in_the_hosts_memory_are_rounded_by_the_runtime_where_the_opti
   Run run = of_16_bits();
   run.rounds = false;
   run.overflows = {1};
-  check<tessera::bf16>(run, {both, updated_there});
+  check<tessera::bf16>(run, {both, updated_there, ahead});
+}
+
+constexpr Offload for_good{
+    .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .ahead = Ahead::final};
+
+std::string failure_of(const Run& run) {
+  try {
+    (void)toy::train<tessera::bf16>(run);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("updates_ahead_of_the_norm_for_good_have_the_bits_of_the_devices_and_refuse_what_the_norm_changes") {
+  Run run = of_16_bits();
+  run.clip = 0.0f;
+  check<tessera::bf16>(run, {for_good});
+  run.ranks = 2;
+  run.options.offload = for_good;
+  run.overflows = {1};
+  CHECK(toy::contains(failure_of(run), "the step is skipped"));
+  run.overflows = {};
+  run.clip = 0.001f;
+  CHECK(toy::contains(failure_of(run), "the step is to be multiplied"));
+}
+
+// Some steps are clipped, some overflow, and a loss scale that is a power of two or not is taken out ahead, too.
+TEST_CASE("updates_ahead_of_the_norm_are_taken_back_where_that_changes_them") {
+  for (const float clip : {0.0f, 0.5f}) {
+    for (const float scale : {1.0f, 3.0f, 1024.0f}) {
+      Run run = of_16_bits();
+      run.steps = 8;
+      run.clip = clip;
+      run.overflows = {2, 5};
+      run.options.loss_scaling = {.initial = scale, .dynamic = scale == 1024.0f, .growth_interval = 2};
+      check<tessera::bf16>(run, {ahead});
+      run.optimizer = toy::in_eight_bits;
+      check<tessera::bf16>(run, {ahead});
+    }
+  }
 }
 
 TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
@@ -108,7 +155,7 @@ TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
     const TemporaryFolder folder;
     run.options.disk = folder.path();
     run.options.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
-    for (const Offload& offload : {both, updated_there, on_disk}) {
+    for (const Offload& offload : {both, updated_there, ahead, on_disk}) {
       run.options.offload = offload;
       CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
     }

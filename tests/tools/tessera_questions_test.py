@@ -408,7 +408,7 @@ class Fit(unittest.TestCase):
         self.assertEqual(entry["transferred"], 2 * 2 * 4 * block)  # of four blocks, but for the last two
         text = plan_runs.run(TOOL, *search, "--fit", inputs).stdout
         self.assertIn("as little as will do moves to the host's memory", text)
-        self.assertRegex(text, r"blocks' inputs of \d+ units: host")
+        self.assertRegex(text, r"activations of \d+ units: host")
         refused = plan_runs.run(TOOL, *options[:-2], "--offload", "activations")
         self.assertIn("take a GPT with --activation-checkpointing yes", refused.stderr)
 

@@ -56,7 +56,7 @@ double whole_bytes(const Operation& operation) {
 bool takes_no_time(OperationKind kind) {
   return kind == OperationKind::release || kind == OperationKind::prepare_gradient || kind == OperationKind::hook ||
          kind == OperationKind::initialize || kind == OperationKind::initialize_scalars ||
-         kind == OperationKind::weight;
+         kind == OperationKind::weight || kind == OperationKind::settle;
 }
 
 }  // namespace

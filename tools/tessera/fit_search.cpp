@@ -243,13 +243,13 @@ class Search {
     return question_.host_limit ? std::vector{host, disk} : std::vector{disk};
   }
 
-  // Kinds of what may move there, each beginning with the least: states, then masters too; or these and what blocks are
-  // recomputed from, which the disk does not take.
+  // Kinds of what may move there, each beginning with the least: states, then masters too; or these and what windows
+  // save, which the disk does not take.
   std::vector<std::vector<tessera::Offload>> what_may_move(const Setting& setting, tessera::MemorySpace space) const {
     const bool has_masters = setting.options.precision.parameter != setting.options.precision.masters;
     std::vector<tessera::Offload> states = {{.optimizer = space}};
     if (has_masters) states.push_back({.optimizer = space, .masters = space});
-    if (!question_.subject.saves_inputs(setting) || space == tessera::MemorySpace::disk) return {states};
+    if (!question_.subject.saves(setting) || space == tessera::MemorySpace::disk) return {states};
     std::vector<tessera::Offload> inputs = {{.activations = space}};
     for (tessera::Offload both : states) {
       both.activations = space;
@@ -403,12 +403,12 @@ std::string_view place_of_moved(const FitCandidate& candidate) {
   return candidate.setting.options.offload.optimizer == tessera::MemorySpace::disk ? "disk" : "host";
 }
 
-// "states, blocks' inputs of 3 units: host"
+// "states, activations of 3 units: host"
 std::string what_moves(const FitCandidate& candidate) {
   std::vector<std::string_view> kinds;
   if (candidate.setting.options.offload.optimizer != tessera::MemorySpace::device) kinds.push_back("states");
   if (moves_masters(candidate)) kinds.push_back("masters");
-  if (moves_inputs(candidate)) kinds.push_back("blocks' inputs");
+  if (moves_inputs(candidate)) kinds.push_back("activations");
   return fmt::format("{} of {}: {}", fmt::join(kinds, ", "), counted(candidate.offloaded_units, "unit", "units"),
                      place_of_moved(candidate));
 }

@@ -53,8 +53,14 @@ std::size_t Subject::seq() const {
   return shape == nullptr ? 0 : shape->seq;
 }
 
-bool Subject::saves_inputs(const Setting& setting) const {
-  return is<models::GptShape>() && setting.activation_checkpointing;
+bool Subject::saves(const Setting& setting) const {
+  return sees_images() || (is<models::GptShape>() && setting.activation_checkpointing);
+}
+
+models::VisionShape Subject::vision_shape(const Setting& setting) const {
+  models::VisionShape shape = std::get<models::VisionShape>(shape_);
+  shape.stages_save = setting.options.offload.activations == tessera::MemorySpace::host;
+  return shape;
 }
 
 models::GptShape Subject::gpt_shape(const Setting& setting) const {
@@ -68,7 +74,7 @@ models::GptShape Subject::gpt_shape(const Setting& setting) const {
 
 models::Model Subject::model(const Setting& setting) const {
   if (is<models::GptShape>()) return models::gpt(gpt_shape(setting), setting.options.precision, setting.batch);
-  if (const auto* shape = std::get_if<models::VisionShape>(&shape_)) return models::vision(*shape);
+  if (sees_images()) return models::vision(vision_shape(setting), setting.options.precision, setting.batch);
   if (const auto* shape = std::get_if<models::LlamaShape>(&shape_)) {
     return models::llama(*shape, setting.activation_checkpointing);
   }
@@ -77,17 +83,17 @@ models::Model Subject::model(const Setting& setting) const {
 
 Bytes Subject::activations(const Setting& setting) const {
   if (!counts_activations()) return Bytes(0);
-  if (const auto* shape = std::get_if<models::VisionShape>(&shape_)) {
-    return models::vision_activations(*shape, setting.options.precision, setting.batch);
+  if (sees_images()) {
+    return models::vision_activations(vision_shape(setting), setting.options.precision, setting.batch);
   }
   return models::gpt_activations(gpt_shape(setting), setting.options.precision, setting.batch);
 }
 
 std::map<WindowKey, Work> Subject::counted_work(const Setting& setting) const {
   std::map<WindowKey, Work> result;
-  const auto* const shape = std::get_if<models::VisionShape>(&shape_);
-  if (shape == nullptr) return result;
-  for (const auto& [use, counted] : models::vision_work(*shape, setting.options.precision, setting.batch)) {
+  if (!sees_images()) return result;
+  for (const auto& [use, counted] :
+       models::vision_work(vision_shape(setting), setting.options.precision, setting.batch)) {
     result.emplace(WindowKey{use.unit, use.kind, 0}, work_of(counted));  // a chain: one of each kind
   }
   return result;
@@ -641,7 +647,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     check_stages(line, request);
     check_meshes(line, request);
     tessera::trainer::check_offloaded_activations(request.setting.options.offload,
-                                                  request.subject->saves_inputs(request.setting));
+                                                  request.subject->saves(request.setting));
     note_unread(line, request);
     request.setting.seq = model.seq.value_or(default_seq(*request.subject));
     if (request.time.machine) request.setting.device = find_machine(*request.time.machine).device();

@@ -50,8 +50,9 @@ class Subject {
   bool counts_activations() const { return is<models::GptShape>() || sees_images(); }
   bool recomputes() const { return has_tokens(); }  // has a form with recomputation
   std::size_t seq() const;                          // tokens of a sequence, where it has them by itself; else 0
-  // Blocks of the setting are recomputed from inputs that they save.
-  bool saves_inputs(const Setting& setting) const;
+  // Forward windows leave to backward ones what may go to the host's memory: blocks, what they are recomputed from, and
+  // stages that see images, all that they keep.
+  bool saves(const Setting& setting) const;
   bool has_tokens() const { return is<models::GptShape>() || is<models::LlamaShape>(); }
   bool has_slices() const { return is<models::GptShape>(); }  // over the axis tensor
   bool has_stages() const { return is<models::GptShape>(); }  // over the axis pipeline
@@ -74,6 +75,7 @@ class Subject {
     return std::holds_alternative<Kind>(shape_);
   }
   Subject(std::string name, Shape shape) : name_(std::move(name)), shape_(std::move(shape)) {}
+  models::VisionShape vision_shape(const Setting& setting) const;
   models::GptShape gpt_shape(const Setting& setting) const;
 
   std::string name_;

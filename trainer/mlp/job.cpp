@@ -10,7 +10,6 @@
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/labelled_batches.hpp"
-#include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
@@ -120,12 +119,12 @@ MlpShape shape_of(const Job& job) {
   return {.in = job.data.columns(),
           .hidden = job.options.hidden,
           .depth = job.options.depth,
-          .classes = job.data.classes()};
+          .classes = job.data.classes(),
+          .layers_save = job.options.run.offload.activations == tessera::MemorySpace::host};
 }
 
 Job make_job(const MlpOptions& options) {
   const RunOptions& run = options.run;
-  check_offloaded_activations(run.offload, false);
   Job job{.options = options, .data = {}};
   if (options.data != "synthetic") {
     const bool shipped = options.data == "digits";

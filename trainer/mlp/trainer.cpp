@@ -97,7 +97,7 @@ class MlpTraining final : public Training {
         mlp_(shape_of(job)),
         evaluation_(job.data.held_out, world, job.options.run),
         model_(world, job.sharding) {
-    mlp_.add_to(model_);
+    mlp_.add_to(model_, job.options.run.batch, model_.world().device().kind());
   }
 
   tessera::FullyShard& model() override { return model_; }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t most_units = 1'000'000;
 
+using tessera::Ahead;
 using tessera::MemorySpace;
 
 // "host", or "disk:" and a folder.
@@ -39,12 +40,17 @@ tessera::Offload offload_of(const std::string& text) {
                                : word == "update"      ? &offload.update
                                : word == "activations" ? &offload.activations
                                                        : nullptr;
-    if (space == nullptr) {
-      throw OptionError(fmt::format(
-          "--offload takes none, or optimizer, masters, update and activations with commas between them, not \"{}\"",
-          text));
+    if (space != nullptr) {
+      *space = MemorySpace::host;
+    } else if (word == "ahead" || word == "ahead-for-good") {
+      offload.ahead = word == "ahead" ? Ahead::revocable : Ahead::final;
+    } else {
+      throw OptionError(
+          fmt::format("--offload takes none, or optimizer, masters, update, ahead, ahead-for-good and activations with "
+                      "commas between them, not "
+                      "\"{}\"",
+                      text));
     }
-    *space = MemorySpace::host;
     if (end == std::string_view::npos) return offload;
     rest.remove_prefix(end + 1);
   }
@@ -53,17 +59,21 @@ tessera::Offload offload_of(const std::string& text) {
 }  // namespace
 
 void add_offload_options(CommandLine& line, tessera::Offload& offload, std::filesystem::path& disk) {
-  line.take({"--offload", "none|optimizer,masters,update,activations",
-             "Keep these off the device between updates: the optimizer's states, and the fp32 masters beside "
-             "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, or, with "
-             "`update`, the host's processors do it where they stand: gradients go there and parameters come back. "
-             "Activations: what blocks are recomputed from, between forward and backward. No bit changes [none]"},
-            [&offload, &disk](const std::string& text) {
-              const std::size_t units = offload.units;
-              offload = offload_of(text);
-              offload.units = units;
-              go_to(offload, disk);
-            });
+  line.take(
+      {"--offload", "none|optimizer,masters,update,ahead|ahead-for-good,activations",
+       "Keep these off the device between updates: the optimizer's states, and the fp32 masters beside "
+       "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, or, with "
+       "`update`, the host's processors do it where they stand: gradients go there and parameters come back; with "
+       "`ahead` as soon as a gradient is there, for which states and masters stand there twice, or with "
+       "`ahead-for-good` once, where a step that is clipped or skipped ends the run. "
+       "Activations: what forward windows leave to backward ones, of a GPT what blocks are recomputed from. No bit "
+       "changes [none]"},
+      [&offload, &disk](const std::string& text) {
+        const std::size_t units = offload.units;
+        offload = offload_of(text);
+        offload.units = units;
+        go_to(offload, disk);
+      });
   line.take({"--offload-to", "host|disk:FOLDER",
              "Where to: the host's memory, or a file for each rank in a folder, which has no name and ends with the "
              "rank [host]"},
@@ -91,6 +101,11 @@ void check_offload_options(const CommandLine& line, const tessera::Offload& offl
         "--offload update: the host's processors update what is all in the host's memory; write "
         "optimizer,masters,update, and leave --offload-to at host");
   }
+  if (offload.ahead != Ahead::no && offload.update == MemorySpace::device) {
+    throw OptionError(
+        "--offload ahead: what begins ahead of the norm are updates by the host's processors; write "
+        "optimizer,masters,update,ahead");
+  }
   if (offload.masters == tessera::MemorySpace::device || precision.parameter != precision.masters) return;
   throw OptionError(fmt::format(
       "--offload masters: windows read masters themselves where parameters are {0}, and masters too; take {1}, or "
@@ -112,13 +127,14 @@ std::string offload_text(const tessera::Offload& offload) {
   const bool saved = offload.activations != MemorySpace::device;
   std::string text = states ? ", the optimizer's states" : "";
   if (masters) text += states ? " and masters" : ", masters";
-  if (saved) text += text.empty() ? ", blocks' inputs" : " and blocks' inputs";
+  if (saved) text += text.empty() ? ", activations" : " and activations";
   if (offload.units != tessera::Offload{}.units) {
     text += fmt::format(" of the first {}", offload.units == 1 ? "unit" : fmt::format("{} units", offload.units));
   }
   const bool on_disk = offload.optimizer == MemorySpace::disk || offload.masters == MemorySpace::disk;
   text += on_disk ? " on disk" : " in the host's memory";
-  return text + (offload.update == MemorySpace::host ? ", updated there" : "");
+  return text + (offload.update == MemorySpace::host ? ", updated there" : "") +
+         (offload.ahead == Ahead::no ? "" : " ahead of the norm");
 }
 
 }  // namespace tessera::trainer

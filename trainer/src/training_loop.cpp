@@ -298,6 +298,7 @@ StepMetrics TrainingLoop::train_step(Training& training, std::size_t step) {
   now.learning_rate = schedule_.at(step > length_.warmup ? step - 1 : step);
   now.samples = training.begin_step(step);
   const double loading = seconds_since(start);
+  if (options_.offload.ahead != tessera::Ahead::no) model.expect(now.learning_rate);
   take_micro_batches(training, now.samples);
   update(model, now.learning_rate);
   losses_.fetch(model.stream());

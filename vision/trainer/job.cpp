@@ -17,7 +17,6 @@
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/labelled_batches.hpp"
 #include "tessera/trainer/number_text.hpp"
-#include "tessera/trainer/offload_options.hpp"
 #include "tessera/vision/image_folder.hpp"
 #include "tessera/vision/images.hpp"
 #include "trainer/src/fingerprint.hpp"
@@ -283,7 +282,8 @@ VisionShape shape_of(const Job& job) {
           .width = options.width.value_or(usual_width(options.model)),
           .label_smoothing = static_cast<float>(options.label_smoothing),
           .synchronised_norms = options.synchronised_norms,
-          .granule_norms = options.run.granules > 0};
+          .granule_norms = options.run.granules > 0,
+          .stages_save = options.run.offload.activations == tessera::MemorySpace::host};
 }
 
 namespace {
@@ -318,7 +318,6 @@ void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
 
 Job make_job(const VisionOptions& options) {
   Job job{.options = options, .data = load_images(options)};
-  check_offloaded_activations(options.run.offload, false);
   RunOptions& run = job.options.run;
   run.data_fingerprint = job.data.fingerprint;
   require_enough_samples(run, job.data.name, job.data.training_images);

@@ -91,7 +91,7 @@ class VisionTraining final : public Training {
         vision_(shape_of(job)),
         evaluation_(*job.data.held_out, world, job.options.run),
         model_(world, job.sharding) {
-    vision_.add_to(model_);
+    vision_.add_to(model_, job.options.run.batch, model_.world().device().kind());
   }
 
   tessera::FullyShard& model() override { return model_; }

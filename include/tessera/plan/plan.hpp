@@ -79,6 +79,8 @@ enum class Role {
   widened,         // masters of 16 bits in fp32, a stretch at a time, while an update works on it
   host_gradient,   // of what the host's processors update: the reduced gradient in its memory,
   host_rounded,    // … and what masters are rounded to there, on the way to windows
+  before,          // of what they update ahead of the norm (Offload::ahead), several: masters, then each state, as they
+                   // were before the step, until that is known
   saved,           // what forward windows leave to backward ones (UnitSpec::saved): a place, or where it stands in the
                    // host's memory in between, a slot
   saved_home,      // there
@@ -88,11 +90,12 @@ enum class Role {
   workspace,       // likewise: of the optimizer, beside them
   scalars,         // of a program: kernels::StepScalars
   host_scalars,    // likewise, as the host's processors have them
+  supposed,        // likewise, as they will be if the norm changes nothing
   norms,           // of a program, by training rank: fp64 of each unit that it trains, and the rank's kernels::StepPart
   collected,       // what ranks bring to the collective of a window, one after the other; of a message, one of its
                    // buffers
 };
-inline constexpr std::size_t role_count = 28;
+inline constexpr std::size_t role_count = 30;
 std::string_view to_string(Role role);
 
 // Elements of a stretch of Role::widened: whole blocks of any state.
@@ -141,7 +144,7 @@ struct Access {
   // finds.
   std::size_t tenant;
   Role role;
-  std::size_t state = 0;  // of states and their slots, and of directions: which
+  std::size_t state = 0;  // of states, their slots, values before a step, and directions: which
 };
 
 // ---- order ----
@@ -197,6 +200,8 @@ enum class OperationKind {
   redistribute,  // directions to the owners of tensors, or back (WholeGroup)
   transform,     // tensors that this rank owns, by the optimizer
   apply,         // what came back, to my masters; what is kept of the parameters, as by `optimize`
+  keep,          // masters and states as they are before an update ahead of the norm
+  settle,        // … which is then taken back and made again, unless all was as supposed
   outer_update,  // my shard of the masters, from the replicas' mean and the anchor
   release,       // a slot is given back
   broadcast,     // buffers, from rank 0
@@ -325,6 +330,7 @@ class UnitBuffers {
   std::vector<Content> states;
   std::vector<Content> state_slots;  // empty where states stand in the device's memory between updates
   std::vector<Content> directions;   // empty where the optimizer sees no tensor whole
+  std::vector<Content> before;       // empty where no update is taken back
 
   const Content& operator[](Role role) const { return contents_[static_cast<std::size_t>(role)]; }
   Content& operator[](Role role) { return contents_[static_cast<std::size_t>(role)]; }
@@ -335,6 +341,7 @@ class UnitBuffers {
   const Content& of(const Access& access) const {
     if (access.role == Role::state) return states.at(access.state);
     if (access.role == Role::direction) return directions.at(access.state);
+    if (access.role == Role::before) return before.at(access.state);
     return access.role == Role::state_slot ? state_slots.at(access.state) : (*this)[access.role];
   }
 
@@ -346,6 +353,7 @@ class UnitBuffers {
 struct ProgramBuffers {
   std::size_t scalars = no_buffer;
   std::size_t host_scalars = no_buffer;  // where the host's processors update any of its units
+  std::size_t supposed = no_buffer;      // … ahead of the norm
   std::size_t norms = no_buffer;
 };
 

@@ -18,6 +18,9 @@ namespace tessera {
 enum class MemorySpace { device, host, disk };
 std::string_view to_string(MemorySpace space);
 
+// How an update on the host begins ahead of the norm (Offload::ahead).
+enum class Ahead { no, revocable, final };
+
 // Where the first units of a model, in their order, keep what an update alone reads and writes. In the host's memory or
 // on a disk it takes none of the device's but for slots, which two units share in turn: each update brings a unit's
 // values there beside the update of the unit before, and takes them back. Bits are the same. A unit's own option goes
@@ -31,6 +34,12 @@ struct Offload {
   // the device's own updates. Reduced gradients then travel there beside the backward pass, and what windows read comes
   // back: with bf16 4 or 6 bytes of a parameter in place of 24, and no slots. compile() refuses this where no unit can.
   MemorySpace update = MemorySpace::device;
+  // Whether each unit's update there begins as soon as its reduced gradient has arrived, beside the backward pass of
+  // others, supposing that the norm changes nothing (no clipping, nothing skipped, every rank's whole part). revocable:
+  // where it does, the update is taken back and made again; the values before a step stand in the host's memory
+  // meanwhile, as much again as masters and states. final: nothing is kept, and a step that the norm changes ends the
+  // job with an error.
+  Ahead ahead = Ahead::no;
   // host: what forward windows leave to backward ones (UnitOptions::saved) stands there in between, as far as other
   // units need its place: units take turns in two slots. Copies run beside the windows of others.
   MemorySpace activations = MemorySpace::device;

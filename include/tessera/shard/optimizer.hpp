@@ -126,7 +126,8 @@ class Optimizer {
   virtual bool widens() const { return false; }
   // Enqueues the update of one run on `stream`. Must do nothing to memory when scalars->skip is set (a device
   // predicate: the host must not look). Does not synchronise, does not allocate. What it throws aborts the world.
-  // Where the host's processors update (Offload::update), `stream` is one of the CPU and the memory is the host's.
+  // Where the host's processors update (Offload::update), `stream` is one of the CPU and the memory is the host's;
+  // ahead of the norm (Offload::ahead) the scalars' gradient_norm and weight are not those of the step.
   virtual void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
                       const kernels::StepScalars* scalars) const = 0;
   // For optimizers that have less to launch when they know all runs of a unit: called once, and what it returns is

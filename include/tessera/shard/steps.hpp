@@ -123,6 +123,10 @@ class ModelSteps : public ShardedModel {
   // CUDA from last_step() on, and until then nothing changes. Throws UsageError for a rate or weight out of range.
   void update();
   void update(float learning_rate);
+  // Says before a step's first backward window at which rate it will be updated, where the host's processors begin
+  // ahead of the norm (Offload::ahead); of one step, and of no effect elsewhere. Where it is not said they suppose the
+  // optimizer's own rate. An update at another rate has the same bits, and is made twice.
+  void expect(float learning_rate);
   void update(const UpdateOptions& options);
   // The whole step of a rank whose data has ended: no windows, a gradient of zero, and weight 0 in the mean. The rank
   // takes part in every collective, and its share of the parameters is updated by what the others brought, at the

@@ -24,6 +24,9 @@ class ActivationStack {
   explicit ActivationStack(DeviceKind device = DeviceKind::cpu) : device_(device) {}
   // Hands out parts of `memory`, which must start on as many bytes as they do and belong to that kind of device.
   explicit ActivationStack(std::span<std::byte> memory, DeviceKind device = DeviceKind::cpu);
+  // Hands out parts of memory of its own beside another stack, which outlives it: what is pushed in a ScratchScope
+  // stands on that one. Counts where that does, without memory.
+  ActivationStack(std::span<std::byte> memory, ActivationStack& scratch);
 
   // Aligned to 64 bytes, on CUDA devices to 256; the elements are undefined. Throws UsageError, with the bytes needed
   // and those there, when the block is full: then it was planned for another shape.
@@ -46,23 +49,33 @@ class ActivationStack {
   Bytes peak() const { return peak_; }  // the most that was in use: what the block must have
 
  private:
+  friend class ScratchScope;
   void* push_bytes(Bytes size);
 
   std::span<std::byte> memory_;
   DeviceKind device_;
   Bytes used_;
   Bytes peak_;
+  ActivationStack* scratch_ = nullptr;  // null: this one
+  std::size_t scopes_ = 0;              // that are open, of scratch memory elsewhere
 };
 
 // Gives back what a scope pushed: for scratch memory.
 class ScratchScope {
  public:
-  explicit ScratchScope(ActivationStack& stack) : stack_(stack), mark_(stack.mark()) {}
+  explicit ScratchScope(ActivationStack& stack)
+      : asked_(stack), stack_(stack.scratch_ == nullptr ? stack : *stack.scratch_), mark_(stack_.mark()) {
+    ++asked_.scopes_;
+  }
   ScratchScope(const ScratchScope&) = delete;
   ScratchScope& operator=(const ScratchScope&) = delete;
-  ~ScratchScope() { stack_.rewind(mark_); }
+  ~ScratchScope() {
+    --asked_.scopes_;
+    stack_.rewind(mark_);
+  }
 
  private:
+  ActivationStack& asked_;
   ActivationStack& stack_;
   Bytes mark_;
 };
