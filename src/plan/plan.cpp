@@ -176,6 +176,15 @@ Sharding Plan::sharding() const { return over(training(), options.sharding.value
 
 Sharding Plan::sharding(std::size_t unit) const { return over(common(unit), sharding()); }
 
+bool Plan::parameters_stay_whole() const {
+  const AxisSet over = sharding().parameters;
+  if (over.empty() || mesh.size(over) > 1) return over.empty();
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (!precision(unit).reads_masters() || units[unit].masters_in != MemorySpace::device) return false;
+  }
+  return true;
+}
+
 bool Plan::uses(StreamId stream) const {
   if (stream <= StreamId::reduce) return true;
   return std::any_of(segments.begin(), segments.end(), [&](const Segment& segment) {

@@ -131,6 +131,7 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
     case Role::master:
     case Role::master_slot: return content.over == ((of_one_type ? sharding.parameters : sharding.optimizer) & own);
     case Role::kept: return content.over == (sharding.parameters & own);
+    case Role::parameters: return plan.mesh.size(content.over) == 1;  // whole, in masters of a rank alone, too
     case Role::resharded: return content.over == (resharding.held & own);
     case Role::state:
     case Role::state_slot:

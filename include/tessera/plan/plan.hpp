@@ -424,8 +424,9 @@ struct Plan {
   bool has_value(std::size_t unit, std::size_t parameter, const StateSpec& state) const {
     return !state.elementwise || !units[unit].parameters[parameter].whole;
   }
-  // True where windows read what is whole at all times; else it is gathered into slots.
-  bool parameters_stay_whole() const { return sharding().parameters.empty(); }
+  // True where windows read what is whole at all times: what is sharded over no axis, or over those of one rank alone
+  // where windows read masters of the device. Else it is gathered into slots.
+  bool parameters_stay_whole() const;
   bool uses(StreamId stream) const;  // transferring ones, and the host's, only where something is offloaded
   const Content& content(const Access& access) const { return unit_buffers[access.tenant].of(access); }
   // Between its windows of a pass (Resharding) a rank holds a gathered unit sharded over these.
