@@ -180,7 +180,7 @@ bool Plan::parameters_stay_whole() const {
   const AxisSet over = sharding().parameters;
   if (over.empty() || mesh.size(over) > 1) return over.empty();
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    if (!precision(unit).reads_masters() || units[unit].masters_in != MemorySpace::device) return false;
+    if (!precision(unit).reads_masters()) return false;
   }
   return true;
 }

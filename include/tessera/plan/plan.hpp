@@ -425,7 +425,7 @@ struct Plan {
     return !state.elementwise || !units[unit].parameters[parameter].whole;
   }
   // True where windows read what is whole at all times: what is sharded over no axis, or over those of one rank alone
-  // where windows read masters of the device. Else it is gathered into slots.
+  // where windows read masters. Else it is gathered into slots.
   bool parameters_stay_whole() const;
   bool uses(StreamId stream) const;  // transferring ones, and the host's, only where something is offloaded
   const Content& content(const Access& access) const { return unit_buffers[access.tenant].of(access); }
