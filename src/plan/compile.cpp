@@ -544,6 +544,12 @@ void check_updates(const Plan& plan) {
         "offload.ahead is of updates by the host's processors, and offload.update is device: ask for host, or leave "
         "ahead out");
   }
+  if (plan.options.offload.ahead == Ahead::final && plan.options.role) {
+    throw UsageError(
+        "offload.ahead is final, and ranks have roles: what a first step's micro-batches weigh together is known "
+        "behind "
+        "its norm, and nothing could be taken back: take revocable");
+  }
   if (asked == MemorySpace::device) return;
   if (asked == MemorySpace::disk) throw UsageError("offload.update is disk, where nothing computes: host, or device");
   const bool any = std::any_of(plan.units.begin(), plan.units.end(),

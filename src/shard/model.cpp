@@ -594,6 +594,7 @@ void ShardedModel::recompile() {
   const CarriedState carried(model.world(), model.plan, model.units, old);
   const std::vector<plan::RankRole> before = std::exchange(model.roles, {});
   const std::size_t program = old.program();
+  const std::optional<float> expected = old.operations().expected();
   model.values_are_gone = true;
   model.executor_or_null.reset();
   model.copies.clear();
@@ -601,6 +602,7 @@ void ShardedModel::recompile() {
   if (model.role) model.roles = next;
   make_executor(model);
   model.executor_or_null->begin(program);
+  model.executor_or_null->operations().expect(expected);
   for (std::size_t role = 0; role < all.size(); ++role) {
     if (role == mine) {
       carried.restore(model.plan, model.units, *model.executor_or_null);

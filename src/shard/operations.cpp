@@ -72,7 +72,8 @@ Operations::Operations(const ExecutorInput& input, ModelMemory& memory)
       skipped_steps_(input.plan.programs.size(), SkippedSteps(input.world)),
       tasks_see_memory_(input.world.device().kind() == DeviceKind::cpu),
       on_host_(Device::cpu(), {.name = "host", .mode = StreamMode::immediate}),
-      supposed_rates_(input.units.size()) {
+      supposed_rates_(input.units.size()),
+      heaviest_steps_(input.plan.programs.size(), 0.0) {
   for (std::size_t program = 0; program < plan_.programs.size(); ++program) {
     granule_weights_.reserve(plan_.granules(program).rounds());
   }
@@ -559,11 +560,17 @@ Operations::StepOf Operations::step_of(const Operation& operation) {
 }
 
 // Writes what a step comes to whose ranks bring all of it and whose norm is finite and not clipped.
+// A step is supposed to weigh as much as the heaviest so far, and the first one its micro-batches.
 void Operations::suppose(const Operation& operation, std::size_t program, Stream& on) {
   kernels::StepSettings settings = optimizers_[program]->step_settings();
   settings.clip_norm = 0.0f;
-  compute(operation, on, [scalars = scalars_at(operation), settings](Stream& here) {
-    kernels::begin_update(here, scalars, {.values = nullptr, .units = 0, .ranks = 0}, settings);
+  compute(operation, on, [this, scalars = scalars_at(operation), program, settings](Stream& here) {
+    double& heaviest = heaviest_steps_[program];
+    heaviest = std::max(heaviest, scalars->weight);
+    const auto divisor = static_cast<double>(plan_.gradient_divisor(program));
+    const kernels::StepPart part{heaviest > 0.0 ? heaviest : divisor, kernels::StepPart::Kind::samples};
+    const auto* const row = reinterpret_cast<const double*>(&part);  // `here` has read it when the call is back
+    kernels::begin_update(here, scalars, {.values = row, .units = 0, .ranks = 1, .divisor = divisor}, settings);
   });
 }
 
@@ -593,15 +600,20 @@ void Operations::keep(const Operation& operation) {
 }
 
 // The unit has been updated as no other rank's may be any more.
-void Operations::refuse(const Operation& operation, const StepOf& step, bool expected) const {
+void Operations::refuse(const Operation& operation, const StepOf& step, float supposed) const {
+  const auto why = [&] {
+    if (step.scalars->skip != 0) return std::string("skipped or dropped");
+    if (step.rate == supposed) return fmt::format("to be multiplied with {}", step.scalars->gradient_factor);
+    return fmt::format(
+        "made at a learning rate of {}, not of {}: say it to FullyShard::expect() before its first "
+        "backward window",
+        step.rate, supposed);
+  };
   throw UsageError(fmt::format(
       "unit {} was updated ahead of the norm of all gradients, and the step is {}: its weights are those of no step. "
-      "Clip nothing and let every rank bring its whole part, or take offload.ahead = revocable; and go on from a "
-      "checkpoint",
-      plan_.units[operation.unit].name,
-      !expected                 ? "made at another learning rate than FullyShard::expect() said"
-      : step.scalars->skip != 0 ? "skipped"
-                                : fmt::format("to be multiplied with {}", step.scalars->gradient_factor)));
+      "Clip, skip and drop nothing and let every step have the same weight, or take offload.ahead = revocable; and go "
+      "on from a checkpoint",
+      plan_.units[operation.unit].name, why()));
 }
 
 // An update that is skipped writes nothing, not even what masters are rounded to.
@@ -617,10 +629,10 @@ void Operations::round_again(const Operation& operation, Stream& on) {
 void Operations::settle(const Operation& operation, Stream& on) {
   const float rate = learning_rate_of(operation.unit, learning_rate_.value_or(0.0f));
   const StepOf step{rate, scalars_at(operation, plan::Role::host_scalars)};
-  const bool expected = supposed_rates_[operation.unit] == rate;  // now: tasks run later than the next step's launches
-  in_task(on, [this, &operation, step, expected](Stream& here) {
-    if (expected && agree(*step.scalars, *scalars_at(operation, plan::Role::supposed))) return;
-    if (plan_.options.offload.ahead == Ahead::final) refuse(operation, step, expected);
+  const float supposed = supposed_rates_[operation.unit];  // now: tasks run later than the next step's launches
+  in_task(on, [this, &operation, step, supposed](Stream& here) {
+    if (step.rate == supposed && agree(*step.scalars, *scalars_at(operation, plan::Role::supposed))) return;
+    if (plan_.options.offload.ahead == Ahead::final) refuse(operation, step, supposed);
     for (const Access& before : operation.accesses) {
       if (before.role != plan::Role::before) continue;
       const auto home = std::find_if(operation.accesses.begin(), operation.accesses.end(), [&](const Access& access) {

@@ -60,6 +60,7 @@ class Operations {
                 std::span<const double> granule_weights);
   // Sets the rate of what begins ahead of the next norm (Offload::ahead); none: the optimizer's own.
   void expect(std::optional<float> learning_rate) { expected_rate_ = learning_rate; }
+  std::optional<float> expected() const { return expected_rate_; }
   // A communicator for each stream and group that the plan uses. Collective. The rank's streams are there before:
   // making one takes memory of the device, which may wait for a peer's collective there that waits for this rank.
   void make_communicators(World& world);
@@ -134,7 +135,7 @@ class Operations {
   void keep(const plan::Operation& operation);
   void round_again(const plan::Operation& operation, Stream& on);
   void settle(const plan::Operation& operation, Stream& on);
-  [[noreturn]] void refuse(const plan::Operation& operation, const StepOf& step, bool expected) const;
+  [[noreturn]] void refuse(const plan::Operation& operation, const StepOf& step, float supposed) const;
   Stretch stretch_of(std::size_t unit, std::span<const OptimizerRun> runs, std::size_t first, std::size_t count);
   std::vector<kernels::RoundedSpans> rounds_of(std::size_t unit, std::size_t first, std::size_t count);
   // Calls update(stretch, its masters in fp32) for each.
@@ -214,7 +215,8 @@ class Operations {
   std::size_t program_ = 0;                  // of the update that is launched
   std::optional<float> learning_rate_ = 0.0f;
   std::optional<float> expected_rate_;
-  std::vector<float> supposed_rates_;  // by unit: of the latest update ahead of the norm
+  std::vector<float> supposed_rates_;   // by unit: of the latest update ahead of the norm
+  std::vector<double> heaviest_steps_;  // by program: the largest weight of all ranks' parts so far
   kernels::StepPart part_;
   std::vector<double> granule_weights_;
   // Labels of the latest gathers of norms, of which an update has two where roles share them: the host is at most one

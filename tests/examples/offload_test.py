@@ -52,6 +52,11 @@ def check_updates_ahead(program):
     for ahead in others:
         parted = bitwise_runs.difference(reference, ahead)
         assert parted is None, parted
+    short = options[:-2]
+    narrow = ["fp16" if option == "bf16" else option for option in options]
+    for more, words in [(short, "take --drop-last yes"), (options, "say --clip 0"), ([*narrow, "--clip", 0], "say --loss-scale")]:
+        refused = trainer_runs.run(program, *more, *FOR_GOOD)
+        assert refused.returncode == 2 and words in refused.stderr, refused
     done = trainer_runs.run(program, *options, *FOR_GOOD, "--clip", CLIP)
     assert done.returncode == 1 and "was updated ahead of the norm" in done.stderr, done
 
@@ -131,6 +136,7 @@ def check_words(program):
             (["--offload", "optimizer,"], "--offload takes none, or optimizer, masters, update, ahead, ahead-for-good and activations"),
             (["--offload", "optimizer,update"], "write optimizer,masters,update"),
             (["--offload", "optimizer,masters,ahead"], "write optimizer,masters,update,ahead"),
+            (["--offload", "optimizer,masters,update,ahead,ahead-for-good"], "ahead or ahead-for-good once"),
             (["--offload", "optimizer,masters,update", *DISK], "leave --offload-to at host"),
             (["--offload", "masters"], "--precision bf16"),
             (["--offload-units", 3], "--offload-units needs --offload"),

@@ -142,6 +142,50 @@ TEST_CASE("updates_ahead_of_the_norm_are_taken_back_where_that_changes_them") {
   }
 }
 
+// Rates that were announced, or others, or none were; a plan made anew in between; weights; gradients that are dropped.
+TEST_CASE("updates_ahead_of_the_norm_have_the_bits_of_whatever_the_step_is") {
+  Run run = of_16_bits();
+  run.steps = 10;
+  run.clip = 0.0f;
+  run.begin = [](FullyShard& model, int step) {
+    if (step == 1 || step == 4) model.expect(0.03f);
+    if (step == 2) model.expect(0.01f);
+    if (step == 4) model.recompile();
+  };
+  run.update = [](FullyShard& model, int step) {
+    switch (step) {
+      case 1:
+      case 2:
+      case 3:
+      case 4: return model.update(0.03f);
+      case 5:
+      case 6: return model.update({.weight = 7.0});
+      case 7: return model.discard_gradients();
+      case 8: return model.update({.learning_rate = 0.01f, .weight = 2.5});
+      default: return model.update();
+    }
+  };
+  check<tessera::bf16>(run, {ahead});
+}
+
+// Nothing is kept of a rate that was announced, over a new plan, too.
+TEST_CASE("updates_ahead_of_the_norm_for_good_are_of_the_rate_that_was_announced") {
+  Run run = of_16_bits();
+  run.clip = 0.0f;
+  run.begin = [](FullyShard& model, int step) {
+    model.expect(0.03f);
+    if (step == 2) model.recompile();
+  };
+  run.update = [](FullyShard& model, int) { model.update(0.03f); };
+  check<tessera::bf16>(run, {for_good});
+  run.ranks = 2;
+  run.options.offload = for_good;
+  run.begin = {};
+  CHECK(toy::contains(failure_of(run), "say it to FullyShard::expect()"));
+  run.update = [](FullyShard& model, int) { model.discard_gradients(); };
+  CHECK(toy::contains(failure_of(run), "the step is skipped or dropped"));
+}
+
 TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
     Run run;

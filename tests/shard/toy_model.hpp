@@ -122,6 +122,8 @@ struct Run {
   bool saves = false;                     // layers leave their input to their backward windows
   bool rounds = true;                     // whether the optimizer writes parameters of 16 bits, too
   std::function<std::unique_ptr<tessera::Optimizer>(float clip)> optimizer = {};  // none: AdamW
+  std::function<void(FullyShard&, int step)> begin = {};                          // before a step's first window
+  std::function<void(FullyShard&, int step)> update = {};                         // none: update()
 };
 
 struct Result {
@@ -256,6 +258,7 @@ Result train(const Run& run) {
         model.synchronize();
         if (world.rank() == 0) ++result.evaluations;
       }
+      if (run.begin) run.begin(model, step);
       float loss = 0.0f;
       for (std::size_t micro = 0; micro < micro_batches; ++micro) {
         const int rank = run.first_rank + world.rank();
@@ -278,7 +281,7 @@ Result train(const Run& run) {
         for (std::size_t l = layers.size(); l > 0; --l) dx = &model.backward(*layers[l - 1], *dx);
         // The next micro-batch's samples take the same layers' buffers: the stream keeps the order.
       }
-      model.update();
+      run.update ? run.update(model, step) : model.update();
       const tessera::StepReport report = model.last_step();
       world.require_equal(std::bit_cast<std::uint32_t>(report.loss_scale), "loss scale");
       world.require_equal(std::uint64_t(report.skipped_updates), "skipped updates");

@@ -258,7 +258,8 @@ class Search {
     return {states, inputs};
   }
 
-  // Moves what as few units have as will do, else what all have. The first one, the embedding, is no block.
+  // Moves what as few units have as will do, else what all have. A GPT's first one, the embedding, leaves no
+  // activations.
   FitCandidate moving_few(const Setting& before, const tessera::Offload& offload) {
     const std::size_t units = question_.subject.model(before).units.size();
     const auto of_units = [&](std::size_t count) {
@@ -269,7 +270,8 @@ class Search {
       moved.offloaded_units = count;
       return moved;
     };
-    std::size_t too_few = offload.activations == tessera::MemorySpace::device ? 0 : 1, enough = units;
+    const bool of_blocks = offload.activations != tessera::MemorySpace::device && question_.subject.has_slices();
+    std::size_t too_few = of_blocks ? 1 : 0, enough = units;
     FitCandidate result = of_units(units);
     while (fits_device(result) && enough - too_few > 1) {
       const std::size_t middle = too_few + (enough - too_few) / 2;

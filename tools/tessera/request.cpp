@@ -512,6 +512,8 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
   if (!has_stages) return;
   if (setting.options.offload.activations != tessera::MemorySpace::device)
     throw OptionError("--offload activations is not possible with stages along pipeline: leave them on the device");
+  if (setting.options.offload.ahead == tessera::Ahead::final)
+    throw OptionError("--offload ahead-for-good is not possible with stages along pipeline: take ahead");
   if (line.given("--wire") && setting.options.micro_batches > 1) {
     throw OptionError(
         "--wire is without effect: gradients of a pipeline's micro-batches add up in fp32 before they travel; leave it "

@@ -110,6 +110,8 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
   }
   if (options.run.offload.activations != tessera::MemorySpace::device)
     throw OptionError("--offload activations is not possible with a pipeline: leave activations on the device");
+  if (options.run.offload.ahead == tessera::Ahead::final)
+    throw OptionError("--offload ahead-for-good is not possible with a pipeline: take ahead");
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {

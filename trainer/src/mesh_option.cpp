@@ -68,7 +68,10 @@ void add_schedule_options(CommandLine& line, ScheduleOptions& options, const cha
   line.choice<tessera::plan::ScheduleKind>(
       "--schedule", options.kind,
       {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}, {"zb-h1", zb_h1}},
-      fmt::format("How the {} micro-batches flow through the stages of --mesh pipeline=N,… [1f1b]", micro_batches));
+      fmt::format("How the {} micro-batches flow through the stages of --mesh pipeline=N,…; zb-h1 of layers that are "
+                  "whole and computed "
+                  "once [1f1b]",
+                  micro_batches));
   line.whole("--chunks", options.chunks, {1, 1024},
              fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
 }

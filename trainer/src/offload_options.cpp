@@ -43,6 +43,9 @@ tessera::Offload offload_of(const std::string& text) {
     if (space != nullptr) {
       *space = MemorySpace::host;
     } else if (word == "ahead" || word == "ahead-for-good") {
+      if (offload.ahead != Ahead::no) {
+        throw OptionError("--offload takes ahead or ahead-for-good once: the one keeps what the other does not");
+      }
       offload.ahead = word == "ahead" ? Ahead::revocable : Ahead::final;
     } else {
       throw OptionError(
@@ -65,7 +68,9 @@ void add_offload_options(CommandLine& line, tessera::Offload& offload, std::file
        "parameters of 16 bits. Each update brings them to the device unit by unit and takes them back, or, with "
        "`update`, the host's processors do it where they stand: gradients go there and parameters come back; with "
        "`ahead` as soon as a gradient is there, for which states and masters stand there twice, or with "
-       "`ahead-for-good` once, where a step that is clipped or skipped ends the run. "
+       "`ahead-for-good` once, where a step that is clipped, skipped or short ends the run: with --clip 0 and "
+       "--drop-last yes, and "
+       "without stages. "
        "Activations: what forward windows leave to backward ones, of a GPT what blocks are recomputed from. No bit "
        "changes [none]"},
       [&offload, &disk](const std::string& text) {
@@ -113,11 +118,11 @@ void check_offload_options(const CommandLine& line, const tessera::Offload& offl
       to_string(precision.masters), precision.masters == tessera::DType::fp32 ? "--precision bf16" : "--masters fp32"));
 }
 
-void check_offloaded_activations(const tessera::Offload& offload, bool blocks_are_recomputed) {
-  if (offload.activations == MemorySpace::device || blocks_are_recomputed) return;
+void check_offloaded_activations(const tessera::Offload& offload, bool saves) {
+  if (offload.activations == MemorySpace::device || saves) return;
   throw OptionError(
-      "--offload activations: what goes to the host's memory is what blocks are recomputed from: take a GPT with "
-      "--activation-checkpointing yes, or leave activations on the device");
+      "--offload activations: no unit says how much its forward windows leave: take a GPT with "
+      "--activation-checkpointing yes or a network on images, or leave activations on the device");
 }
 
 std::string offload_text(const tessera::Offload& offload) {
@@ -134,7 +139,7 @@ std::string offload_text(const tessera::Offload& offload) {
   const bool on_disk = offload.optimizer == MemorySpace::disk || offload.masters == MemorySpace::disk;
   text += on_disk ? " on disk" : " in the host's memory";
   return text + (offload.update == MemorySpace::host ? ", updated there" : "") +
-         (offload.ahead == Ahead::no ? "" : " ahead of the norm");
+         (offload.ahead == Ahead::no ? "" : " ahead of the norm") + (offload.ahead == Ahead::final ? ", for good" : "");
 }
 
 }  // namespace tessera::trainer

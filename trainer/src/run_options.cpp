@@ -398,6 +398,19 @@ void add_run_options(CommandLine& line, RunOptions& options) {
   add_test_options(line, options);
 }
 
+// An update that is not taken back supposes something of every step.
+void check_updates_for_good(const CommandLine& line, const RunOptions& options) {
+  if (options.offload.ahead != tessera::Ahead::final) return;
+  const auto refuse = [](std::string_view why) {
+    throw OptionError(fmt::format("--offload ahead-for-good: {}, which would end the run; or take ahead", why));
+  };
+  if (!options.drop_last) refuse("take --drop-last yes, because an epoch's last step may have fewer samples");
+  if (!line.given("--clip")) refuse("say --clip 0, because steps whose norm is above 1 are clipped by default");
+  if (scales_loss(options) && options.loss_scale == 0.0) {
+    refuse("say --loss-scale, because a dynamic one skips a step now and then");
+  }
+}
+
 void check_run_options(const CommandLine& line, RunOptions& options) {
   options.ranks_given = line.given("--ranks");
   check_simulation_options(line, options);
@@ -419,6 +432,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   check_granules(line, options);
   options.precision = with_masters(with_travel(options.precision, options.travel), options.masters);
   check_offload_options(line, options.offload, options.precision);
+  check_updates_for_good(line, options);
   note_sharding(line, options);
 }
 

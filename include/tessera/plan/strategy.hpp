@@ -35,10 +35,11 @@ struct Offload {
   // back: with bf16 4 or 6 bytes of a parameter in place of 24, and no slots. compile() refuses this where no unit can.
   MemorySpace update = MemorySpace::device;
   // Whether each unit's update there begins as soon as its reduced gradient has arrived, beside the backward pass of
-  // others, supposing that the norm changes nothing (no clipping, nothing skipped, every rank's whole part). revocable:
-  // where it does, the update is taken back and made again; the values before a step stand in the host's memory
-  // meanwhile, as much again as masters and states. final: nothing is kept, and a step that the norm changes ends the
-  // job with an error.
+  // others, supposing that the norm changes nothing: no clipping, nothing skipped, also by all ranks, or dropped, the
+  // learning rate of FullyShard::expect(), and ranks' parts that weigh together what those of the heaviest step so far
+  // did (of the first: a weight of 1 for each micro-batch). revocable: where it does, the update is taken back and made
+  // again; the values before a step stand in the host's memory meanwhile, as much again as masters and states. final:
+  // nothing is kept, and a step that the norm changes ends the job with an error. Not where ranks have roles.
   Ahead ahead = Ahead::no;
   // host: what forward windows leave to backward ones (UnitOptions::saved) stands there in between, as far as other
   // units need its place: units take turns in two slots. Copies run beside the windows of others.

@@ -48,7 +48,9 @@ class PipelinePart {
  public:
   virtual ~PipelinePart() = default;
   // Adds its units, each of which opens one forward, evaluate and backward window a micro-batch, backward in reverse,
-  // unless windows() says otherwise. Names are unique among all parts.
+  // unless windows() says otherwise. Names are unique among all parts. A unit that recomputes is given its forward
+  // arguments again in the backward pass of that micro-batch: what was given by reference must still be the
+  // micro-batch's own then, as a member for each PartMemory::place is, and one member for all is not.
   virtual void add_to(FullyShard& model) = 0;
   virtual std::vector<UnitWindow> windows(plan::WindowKind kind, std::span<const Unit* const> units) const;
   virtual Bytes activations() const { return {}; }  // of one micro-batch

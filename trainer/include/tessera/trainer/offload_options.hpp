@@ -20,9 +20,9 @@ void add_offload_options(CommandLine& line, tessera::Offload& offload, std::file
 void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
                            const tessera::Precision& precision, bool is_searched = false);
 
-// Activations go where blocks save what they are recomputed from: throws OptionError where that is asked of another
-// model.
-void check_offloaded_activations(const tessera::Offload& offload, bool blocks_are_recomputed);
+// Activations go where units say how much their forward windows leave (UnitOptions::saved): throws OptionError where
+// that is asked of a model that does not.
+void check_offloaded_activations(const tessera::Offload& offload, bool saves);
 
 // ", states of the optimizer and masters of the first 3 units in the host's memory"; empty where nothing moves.
 std::string offload_text(const tessera::Offload& offload);
