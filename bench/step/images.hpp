@@ -37,7 +37,7 @@ class ImageSubject {
 
   tessera::Bytes activations() const { return models::VisionModel<T>::planned_activation_bytes(shape_, images_); }
   std::optional<tessera::plan::Program> program() const { return std::nullopt; }
-  void add_to(tessera::FullyShard& model) { network_.add_to(model); }
+  void add_to(tessera::FullyShard& model) { network_.add_to(model, images_); }
   void use(std::span<std::byte> memory) { network_.use(memory); }
   void train(tessera::FullyShard& model, float* loss) {
     network_.train(model, {pixels_.data(), images_, shape_.image.elements()},
