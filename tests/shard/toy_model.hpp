@@ -122,8 +122,8 @@ struct Run {
   bool saves = false;                     // layers leave their input to their backward windows
   bool rounds = true;                     // whether the optimizer writes parameters of 16 bits, too
   std::function<std::unique_ptr<tessera::Optimizer>(float clip)> optimizer = {};  // none: AdamW
-  std::function<void(FullyShard&, int step)> begin = {};                          // before a step's first window
-  std::function<void(FullyShard&, int step)> update = {};                         // none: update()
+  std::function<void(tessera::FullyShard&, int step)> begin = {};                 // before a step's first window
+  std::function<void(tessera::FullyShard&, int step)> update = {};                // none: update()
 };
 
 struct Result {
