@@ -603,11 +603,11 @@ void Operations::keep(const Operation& operation) {
 void Operations::refuse(const Operation& operation, const StepOf& step, float supposed) const {
   const auto why = [&] {
     if (step.scalars->skip != 0) return std::string("skipped or dropped");
-    if (step.rate == supposed) return fmt::format("to be multiplied with {}", step.scalars->gradient_factor);
+    if (step.learning_rate == supposed) return fmt::format("to be multiplied with {}", step.scalars->gradient_factor);
     return fmt::format(
         "made at a learning rate of {}, not of {}: say it to FullyShard::expect() before its first "
         "backward window",
-        step.rate, supposed);
+        step.learning_rate, supposed);
   };
   throw UsageError(fmt::format(
       "unit {} was updated ahead of the norm of all gradients, and the step is {}: its weights are those of no step. "
@@ -631,7 +631,7 @@ void Operations::settle(const Operation& operation, Stream& on) {
   const StepOf step{rate, scalars_at(operation, plan::Role::host_scalars)};
   const float supposed = supposed_rates_[operation.unit];  // now: tasks run later than the next step's launches
   in_task(on, [this, &operation, step, supposed](Stream& here) {
-    if (step.rate == supposed && agree(*step.scalars, *scalars_at(operation, plan::Role::supposed))) return;
+    if (step.learning_rate == supposed && agree(*step.scalars, *scalars_at(operation, plan::Role::supposed))) return;
     if (plan_.options.offload.ahead == Ahead::final) refuse(operation, step, supposed);
     for (const Access& before : operation.accesses) {
       if (before.role != plan::Role::before) continue;
