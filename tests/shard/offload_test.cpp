@@ -147,12 +147,12 @@ TEST_CASE("updates_ahead_of_the_norm_have_the_bits_of_whatever_the_step_is") {
   Run run = of_16_bits();
   run.steps = 10;
   run.clip = 0.0f;
-  run.begin = [](FullyShard& model, int step) {
+  run.begin = [](tessera::FullyShard& model, int step) {
     if (step == 1 || step == 4) model.expect(0.03f);
     if (step == 2) model.expect(0.01f);
     if (step == 4) model.recompile();
   };
-  run.update = [](FullyShard& model, int step) {
+  run.update = [](tessera::FullyShard& model, int step) {
     switch (step) {
       case 1:
       case 2:
@@ -172,17 +172,17 @@ TEST_CASE("updates_ahead_of_the_norm_have_the_bits_of_whatever_the_step_is") {
 TEST_CASE("updates_ahead_of_the_norm_for_good_are_of_the_rate_that_was_announced") {
   Run run = of_16_bits();
   run.clip = 0.0f;
-  run.begin = [](FullyShard& model, int step) {
+  run.begin = [](tessera::FullyShard& model, int step) {
     model.expect(0.03f);
     if (step == 2) model.recompile();
   };
-  run.update = [](FullyShard& model, int) { model.update(0.03f); };
+  run.update = [](tessera::FullyShard& model, int) { model.update(0.03f); };
   check<tessera::bf16>(run, {for_good});
   run.ranks = 2;
   run.options.offload = for_good;
   run.begin = {};
   CHECK(toy::contains(failure_of(run), "say it to FullyShard::expect()"));
-  run.update = [](FullyShard& model, int) { model.discard_gradients(); };
+  run.update = [](tessera::FullyShard& model, int) { model.discard_gradients(); };
   CHECK(toy::contains(failure_of(run), "the step is skipped or dropped"));
 }
 
