@@ -402,11 +402,12 @@ class Watched : public toy::Layer<float> {
   }
   const toy::Values& backward(Window& window, const toy::Values& dy) {
     const auto whole = window.gradient(weight);
-    gradients_inside &= inside(*model, plan::Category::gradients, whole.data(), whole.size_bytes());
+    gradients_inside &= inside(*model, gradients, whole.data(), whole.size_bytes());
     return Layer::backward(window, dy);
   }
   FullyShard* model = nullptr;
   plan::Category parameters = plan::Category::parameter_slots;
+  plan::Category gradients = plan::Category::gradients;
   bool parameters_inside = true;
   bool gradients_inside = true;
 };
@@ -421,6 +422,7 @@ TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
       for (const auto& layer : trainee.layers()) {
         layer->model = &model;
         if (strategy != Strategy::fsdp || ranks == 1) layer->parameters = plan::Category::parameters;
+        if (strategy != Strategy::ddp && ranks > 1) layer->gradients = plan::Category::gradient_slots;
       }
       trainee.run_every_segment();
       for (std::size_t u = 0; u < model.unit_count(); ++u) {
