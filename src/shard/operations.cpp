@@ -564,7 +564,7 @@ Operations::StepOf Operations::step_of(const Operation& operation) {
 void Operations::suppose(const Operation& operation, std::size_t program, Stream& on) {
   kernels::StepSettings settings = optimizers_[program]->step_settings();
   settings.clip_norm = 0.0f;
-  compute(operation, on, [this, scalars = scalars_at(operation), program, settings](Stream& here) {
+  in_task(on, [this, scalars = scalars_at(operation), program, settings](Stream& here) {
     double& heaviest = heaviest_steps_[program];
     heaviest = std::max(heaviest, scalars->weight);
     const auto divisor = static_cast<double>(plan_.gradient_divisor(program));
