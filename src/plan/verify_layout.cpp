@@ -121,6 +121,16 @@ Strides strides_of(const Plan& plan, AxisSet axes, Bytes each, AxisSet moving) {
 }
 Strides strides_of(const Plan& plan, AxisSet axes, Bytes each) { return strides_of(plan, axes, each, axes); }
 
+// Whether windows read masters that are sharded over one rank alone, where they stand.
+bool are_masters_of_one_rank(const Plan& plan) {
+  if (plan.mesh.size(sharding_of(plan.options).parameters & together(plan)) > 1) return false;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    const Precision& types = types_of(plan, unit);
+    if (types.parameter != types.masters || has_encoded(plan, unit)) return false;
+  }
+  return true;
+}
+
 // Over which axes a unit's values of a role are sharded where they stand. A reduced gradient may be so in several ways.
 bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& content) {
   const Sharding sharding = sharding_of(plan.options);
@@ -131,7 +141,8 @@ bool is_placed(const Plan& plan, std::size_t unit, Role role, const Content& con
     case Role::master:
     case Role::master_slot: return content.over == ((of_one_type ? sharding.parameters : sharding.optimizer) & own);
     case Role::kept: return content.over == (sharding.parameters & own);
-    case Role::parameters: return plan.mesh.size(content.over) == 1;  // whole, in masters of a rank alone, too
+    case Role::parameters:
+      return content.over == (are_masters_of_one_rank(plan) ? sharding.parameters & own : AxisSet());
     case Role::resharded: return content.over == (resharding.held & own);
     case Role::state:
     case Role::state_slot:

@@ -18,7 +18,8 @@ def check_bytes(frozen, trained, ranks):
         added = trained[category] - frozen[category]
         assert abs(added - states * STAGE / ranks) <= PAGE, f"{ranks} ranks: {category} {frozen} {trained}"
         assert abs(frozen[category] - states * TABLE / ranks) <= PAGE + states * 4 * 128, f"{ranks} ranks: {frozen}"
-    for category in ["parameters", "parameter_slots", "accumulation"]:
+    assert ("parameter_slots" in frozen) == (ranks > 1), f"{ranks} ranks: {frozen}"  # one rank reads masters
+    for category in ["parameters", "accumulation"] + ["parameter_slots"] * (ranks > 1):
         assert abs(trained[category] - frozen[category]) <= PAGE, f"{ranks} ranks: {category} {frozen} {trained}"
 
 
