@@ -178,12 +178,12 @@ bool waits_on_host(const Access& access) {
   return (access.role == Role::host_gradient || access.role == Role::host_rounded) && access.range.offset == Bytes(0);
 }
 
-}  // namespace
-
 // A slot of what has its home in another memory.
 bool has_its_home_elsewhere(const Access& access) {
   return access.role == Role::master_slot || access.role == Role::state_slot;
 }
+
+}  // namespace
 
 // Gradients travel by way of slots and of sums on the rank: each must have been taken on before its place is used
 // again, and before its unit's norm and update. New masters and states must have been brought home by then, whoever

@@ -546,9 +546,8 @@ void check_updates(const Plan& plan) {
   }
   if (plan.options.offload.ahead == Ahead::final && plan.options.role) {
     throw UsageError(
-        "offload.ahead is final, and ranks have roles: what a first step's micro-batches weigh together is known "
-        "behind "
-        "its norm, and nothing could be taken back: take revocable");
+        "offload.ahead is final, and ranks have roles: what a first step weighs is known behind its norm, and nothing "
+        "could be taken back: take revocable");
   }
   if (asked == MemorySpace::device) return;
   if (asked == MemorySpace::disk) throw UsageError("offload.update is disk, where nothing computes: host, or device");

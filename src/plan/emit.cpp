@@ -166,8 +166,9 @@ class Emitter {
   const UnitBuffers& buffers(std::size_t unit) const { return plan_.unit_buffers[unit]; }
 
   const Plan& plan_;
-  std::size_t program_ = no_program;  // whose segment is written
-  std::vector<std::size_t> open_;     // units whose windows are open, the innermost last
+  const bool stay_whole_ = plan_.parameters_stay_whole();  // parameters
+  std::size_t program_ = no_program;                       // whose segment is written
+  std::vector<std::size_t> open_;                          // units whose windows are open, the innermost last
   std::vector<Operation> operations_;
 };
 
@@ -271,7 +272,7 @@ void Emitter::decode(std::size_t unit, Part part, StreamId stream) {
 }
 
 // Returns what a rank keeps of a unit's parameters between steps; the masters, where that is all.
-Role Emitter::kept() const { return plan_.parameters_stay_whole() ? Role::parameters : Role::kept; }
+Role Emitter::kept() const { return stay_whole_ ? Role::parameters : Role::kept; }
 
 // Returns what masters are rounded to on their way to it.
 Role Emitter::rounded_to(std::size_t unit) const {
@@ -304,7 +305,7 @@ std::vector<Operation> Emitter::evaluation(std::size_t program) {
 }
 
 void Emitter::windows(const std::vector<WindowUse>& windows, bool first, bool last) {
-  const bool gathers = !plan_.parameters_stay_whole();
+  const bool gathers = !stay_whole_;
   std::vector<Residency> stays(windows.size());
   if (gathers) {
     std::vector<std::size_t> slots;

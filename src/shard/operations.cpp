@@ -559,8 +559,8 @@ Operations::StepOf Operations::step_of(const Operation& operation) {
   return {supposed_rates_[unit], scalars_at(operation)};
 }
 
-// Writes what a step comes to whose ranks bring all of it and whose norm is finite and not clipped.
-// A step is supposed to weigh as much as the heaviest so far, and the first one its micro-batches.
+// Writes what a step comes to whose norm is finite and not clipped, and which weighs as much as the heaviest so far;
+// the first one, its micro-batches.
 void Operations::suppose(const Operation& operation, std::size_t program, Stream& on) {
   kernels::StepSettings settings = optimizers_[program]->step_settings();
   settings.clip_norm = 0.0f;

@@ -258,8 +258,8 @@ class Search {
     return {states, inputs};
   }
 
-  // Moves what as few units have as will do, else what all have. A GPT's first one, the embedding, leaves no
-  // activations.
+  // Moves what as few units have as will do, else what all have. Where tokens come in, the first one, the embedding,
+  // leaves no activations.
   FitCandidate moving_few(const Setting& before, const tessera::Offload& offload) {
     const std::size_t units = question_.subject.model(before).units.size();
     const auto of_units = [&](std::size_t count) {
@@ -270,7 +270,7 @@ class Search {
       moved.offloaded_units = count;
       return moved;
     };
-    const bool of_blocks = offload.activations != tessera::MemorySpace::device && question_.subject.has_slices();
+    const bool of_blocks = offload.activations != tessera::MemorySpace::device && question_.subject.has_tokens();
     std::size_t too_few = of_blocks ? 1 : 0, enough = units;
     FitCandidate result = of_units(units);
     while (fits_device(result) && enough - too_few > 1) {
