@@ -93,7 +93,7 @@ class World::HostCollectives {
   explicit HostCollectives(World::Backend& backend)
       : backend_(backend),
         communicator_(backend.make_host_communicator("control")),
-        stream_(backend.host_device(), {.name = "control", .queue_capacity = 1}) {}
+        stream_(backend.host_device(), options(communicator_->size())) {}
 
   void barrier(std::string_view label) {
     communicator_->barrier(stream_, label);
@@ -127,6 +127,15 @@ class World::HostCollectives {
   // From so many bytes of a rank, or of all, on a gather goes over the device, where that is faster.
   static constexpr std::size_t least_over_device = std::size_t{64} << 10;
   static constexpr std::size_t least_of_all = std::size_t{1} << 20;
+
+  // A rank that is alone wakes no thread for what it says to itself.
+  static StreamOptions options(int ranks) {
+    StreamOptions result{.name = "control", .queue_capacity = 1};
+    if (ranks > 1) return result;
+    result.mode = StreamMode::immediate;
+    result.meets_peers = true;
+    return result;
+  }
 
   World::Backend& backend_;
   std::unique_ptr<Communicator> communicator_;

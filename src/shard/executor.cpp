@@ -35,6 +35,17 @@ void limit_waits(StreamOptions& options, const World& world) {
   };
 }
 
+// A rank that meets nobody overlaps sums of gradients with its passes, no transport: one unit's, in the time that it
+// takes to wake a thread and to wait for it. Measured in docs/benchmarks/torch-module.md.
+bool runs_on_caller(const plan::Plan& plan, const World& world, const Diagnostics& diagnostics) {
+  constexpr std::size_t too_little_for_a_thread = std::size_t{1} << 18;  // parameters
+  if (world.size() > 1 || world.device().kind() != DeviceKind::cpu) return false;
+  if (diagnostics.queue_compute || diagnostics.delay_seed) return false;
+  return std::all_of(plan.layouts.begin(), plan.layouts.end(), [](const plan::UnitLayout& layout) {
+    return layout.padded_elements() <= too_little_for_a_thread;
+  });
+}
+
 std::size_t most_open_windows(const plan::Plan& plan) {
   std::size_t most = 1;
   for (const plan::Program& program : plan.programs) {
@@ -89,13 +100,15 @@ Executor::~Executor() {
 }
 
 void Executor::make_streams(const ExecutorInput& input) {
+  const bool on_caller = runs_on_caller(plan_, world_, diagnostics_);
   for (std::size_t id = 0; id < plan::stream_count; ++id) {
     if (!plan_.uses(static_cast<StreamId>(id))) continue;
     StreamOptions options;
     options.name = fmt::format("r{}.{}", world_.rank(), to_string(static_cast<StreamId>(id)));
     const bool communicating = communicates(static_cast<StreamId>(id));
     const bool computing = id == static_cast<std::size_t>(StreamId::compute);
-    options.mode = !computing || diagnostics_.queue_compute ? StreamMode::queued : StreamMode::immediate;
+    const bool immediate = computing ? !diagnostics_.queue_compute : communicating && on_caller;
+    options.mode = immediate ? StreamMode::immediate : StreamMode::queued;
     if (computing) options.cuda_stream = input.cuda_stream;
     options.meets_peers = true;
     options.priority = communicating ? StreamPriority::high : StreamPriority::normal;

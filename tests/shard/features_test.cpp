@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <string>
 
@@ -566,6 +568,35 @@ TEST_CASE("ranks_that_ask_for_the_values_of_different_states_are_told") {
                                          job.model.whole(job.first.weight, world.rank() == 1 ? "m" : "master");
                                        }),
                        doctest::Contains("\"whole(first.weight), m\""), tessera::CommunicationError);
+}
+
+std::ptrdiff_t threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+// The streams' threads, after a step of two layers.
+std::ptrdiff_t threads_of_a_model(std::size_t width, const tessera::Diagnostics& diagnostics = {}) {
+  std::ptrdiff_t more = 0;
+  tessera::launch({.ranks = 1}, [&](World& world) {
+    const std::ptrdiff_t before = threads();
+    Layer first(5, width, 2), second(width, 3, 2);
+    FullyShard model(world, {.diagnostics = diagnostics});
+    model.add(first, "first");
+    model.add(second, "second");
+    model.finalize(tessera::AdamW{});
+    model.forward(second, model.forward(first, Values(10, 0.5f)));
+    model.backward(first, model.backward(second, Values(6, 0.25f)));
+    model.update();
+    model.synchronize();
+    more = threads() - before;
+  });
+  return more;
+}
+
+TEST_CASE("a_rank_alone_has_threads_for_large_units_only") {
+  CHECK(threads_of_a_model(13) == 0);
+  CHECK(threads_of_a_model(100'003) == 2);
+  CHECK(threads_of_a_model(13, {.delay_seed = 7}) == 2);
 }
 
 }  // namespace
