@@ -1,4 +1,5 @@
 // Every way to alias, read, write or replace a parameter is right, or an error that names it.
+#include <future>
 #include <sstream>
 
 #include "networks.hpp"
@@ -139,6 +140,38 @@ TEST_CASE("what_would_give_a_wrong_value_is_an_error_that_names_the_parameter") 
          model.pass([](Perceptron& net) { nn::utils::vector_to_parameters(torch::zeros({692}), net.parameters()); });
        },
        "set_data() was to write parameter first.weight"},
+      {"requires_grad between forward and backward",
+       [](auto& model, Perceptron& net, const torch::Tensor& input) {
+         const torch::Tensor loss = model.forward(input).sum();
+         net.first->weight.set_requires_grad(false);
+         model.backward(loss);
+       },
+       "requires_grad of parameter first.weight changed inside a step"},
+      {"another unit in a hook",
+       [](auto& model, Perceptron& net, const torch::Tensor& input) {
+         net.last->bias.register_hook([&](const torch::Tensor& gradient) { return gradient + net.first->bias.sum(); });
+         model.backward(model.forward(input).sum());
+       },
+       "keeps from the forward pass"},
+      {"a unit on another thread",
+       [](auto& model, Perceptron&, const torch::Tensor& input) {
+         model.pass([&](Perceptron& net) { std::async(std::launch::async, [&] { net.first(input); }).get(); });
+       },
+       "uses parameter first.weight on another thread"},
+      {"torch::save()",
+       [](auto&, Perceptron& net, const torch::Tensor&) {
+         std::stringstream file;
+         torch::save(std::shared_ptr<Perceptron>(&net, [](Perceptron*) {}), file);
+       },
+       "was asked for, as torch::save() does"},
+      {"a storage in a pass",
+       [](auto& model, Perceptron&, const torch::Tensor&) {
+         model.pass([](Perceptron& net) {
+           net.first->bias.sum();
+           torch::empty({0}).set_(net.first->bias.storage(), 0, {13}, {1});
+         });
+       },
+       "the storage of parameter first.bias was asked for"},
       {"set_data() in a pass",
        [](auto& model, Perceptron&, const torch::Tensor&) {
          model.pass([](Perceptron& net) { net.first->weight.set_data(torch::ones({13, 7})); });
@@ -199,6 +232,14 @@ TEST_CASE("a_parameter_whose_memory_has_other_owners_is_an_error") {
                        doctest::Contains("parameter blocks.0.weight shares its memory"), UsageError);
   CHECK_THROWS_WITH_AS(finalize([&](Perceptron& net) { net.to(torch::kDouble); }),
                        doctest::Contains("parameter first.weight was given another type"), UsageError);
+  CHECK_THROWS_WITH_AS(finalize([&](Perceptron& net) { net.forward(batch().input).sum().backward(); }),
+                       doctest::Contains("parameter first.weight has a gradient from before finalize()"), UsageError);
+  CHECK_THROWS_WITH_AS(finalize([&](Perceptron& net) { net.unregister_module("last"); }),
+                       doctest::Contains("parameter last.weight is no more in the module"), UsageError);
+  CHECK_NOTHROW(finalize([&](Perceptron& net) {
+    net.forward(batch().input).sum().backward();
+    net.zero_grad();
+  }));
 }
 
 TEST_CASE("what_is_loaded_before_finalize_is_what_training_begins_with") {
@@ -212,9 +253,6 @@ TEST_CASE("what_is_loaded_before_finalize_is_what_training_begins_with") {
     torch::load(net, mine);
     model.finalize(tessera::Sgd{});
     CHECK(model.sharded().whole(model.parameter("last.weight")) == floats(saved->last->weight));
-    // The storage of a hidden parameter is no memory that could be written to a file.
-    std::stringstream other;
-    CHECK_THROWS(torch::save(net, other));
     auto plain = std::make_shared<Perceptron>();
     model.copy_to(world.rank() == 0 ? plain.get() : nullptr);
     if (world.rank() == 0) {

@@ -100,6 +100,20 @@ TEST_CASE("a_buffer_of_another_shape_or_one_that_came_late_is_an_error_that_name
   }
 }
 
+TEST_CASE("a_buffer_that_was_given_a_parameters_memory_is_an_error_that_names_both") {
+  with_model(nothing, [](Model& model, Masked&) {
+    {
+      const torch::NoGradGuard no_graph;
+      model.pass([](Masked& net) {
+        net.layer->bias.sum();
+        net.mask.set_data(net.layer->bias.detach());
+      });
+    }
+    CHECK_THROWS_WITH_AS(saved(model, "mask"),
+                         doctest::Contains("buffer mask was given the memory of parameter layer.bias"), UsageError);
+  });
+}
+
 TEST_CASE("views_of_buffers_outlive_the_model_with_their_values") {
   torch::Tensor view;
   torch::Tensor product;

@@ -40,23 +40,40 @@ struct Steps {
   std::function<void(Parts&, int step)> change = [](Parts&, int) {};  // -1: before training
 };
 
+// The same optimizer of torch's and of the runtime's.
+struct Optimizers {
+  std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)> torchs;
+  std::function<void(FullyShard<Parts>&)> finalize;
+};
+const tessera::Sgd sgd{.learning_rate = 0.02f, .momentum = 0.9f};
+const Optimizers by_sgd{[](auto parameters) {
+                          const auto options = torch::optim::SGDOptions(0.02).momentum(0.9);
+                          return std::make_unique<torch::optim::SGD>(std::move(parameters), options);
+                        },
+                        [](auto& model) { model.finalize(sgd); }};
+const Optimizers by_adamw{
+    [](auto parameters) {
+      const auto options = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
+      return std::make_unique<torch::optim::AdamW>(std::move(parameters), options);
+    },
+    [](auto& model) { model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f}); }};
+
 // Gradients that do not come are zero, as they are with several ranks.
-std::shared_ptr<Parts> trained_plainly(const Steps& steps) {
+std::shared_ptr<Parts> trained_plainly(const Steps& steps, const Optimizers& by = by_sgd) {
   const auto net = tessera::torch::make_module<Parts>(1);
   steps.change(*net, -1);
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
+  const auto optimizer = by.torchs(net->parameters());
   for (int step = 0; step < steps.count; ++step) {
     steps.change(*net, step);
     for (auto& parameter : net->parameters()) {
       parameter.mutable_grad() = parameter.requires_grad() ? torch::zeros_like(parameter) : torch::Tensor();
     }
     steps.loss([&](const Body& body) { return body(*net); }, step).backward();
-    optimizer.step();
+    optimizer->step();
   }
   return net;
 }
 
-const tessera::Sgd sgd{.learning_rate = 0.02f, .momentum = 0.9f};
 const tessera::torch::ModuleOptions units{.units = tessera::torch::children_of("parts"), .may_be_unused = {"parts.*"}};
 
 void train(FullyShard<Parts>& model, Parts& net, const Steps& steps, int from = 0) {
@@ -80,8 +97,8 @@ void check_as(FullyShard<Parts>& model, const Parts& plain) {
 }
 
 // On ranks that all compute the same. Returns the plan's forward windows.
-std::size_t check_as_plain(const Steps& steps) {
-  const auto plain = trained_plainly(steps);
+std::size_t check_as_plain(const Steps& steps, const Optimizers& by = by_sgd) {
+  const auto plain = trained_plainly(steps, by);
   std::size_t windows = 0;
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
     for (const int ranks : {1, 2}) {
@@ -89,7 +106,7 @@ std::size_t check_as_plain(const Steps& steps) {
         const auto net = tessera::torch::make_module<Parts>(1);
         steps.change(*net, -1);
         FullyShard model(world, net, units, {.strategy = strategy});
-        model.finalize(sgd);
+        by.finalize(model);
         train(model, *net, steps);
         check_as(model, *plain);
         if (world.rank() == 0) windows = model.sharded().plan().programs.front().micro_batch.size() / 2;
@@ -158,7 +175,10 @@ Steps thawing() {
   return steps;
 }
 
-TEST_CASE("parameters_are_trained_from_the_step_on_that_turns_their_gradients_on") { check_as_plain(thawing()); }
+TEST_CASE("parameters_are_trained_from_the_step_on_that_turns_their_gradients_on") {
+  check_as_plain(thawing());
+  check_as_plain(thawing(), by_adamw);
+}
 
 TEST_CASE("checkpoints_from_before_and_after_a_thaw_go_on_with_the_same_values") {
   const auto folder = std::filesystem::temp_directory_path() / "tessera_thaw";

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <thread>
 #include <typeinfo>
 #include <unordered_set>
 #include <utility>
@@ -114,9 +115,11 @@ class ShardedModule::Implementation : public TensorOwner {
     if (phase_ != Phase::not_finalized) throw UsageError("finalize() was called twice, or inside learn()");
     require_known("parameter", distinct_parameters(*module_));
     require_known("buffer", distinct_buffers(*module_));
+    require_registered();
     prepare_values(*module_, module_options_.initial != nullptr);
     for (ParameterTensor* parameter : all_parameters_) {
       parameter->take_own();
+      parameter->require_no_gradient();
       parameter->parameter().set_frozen(!parameter->tensor().requires_grad());
     }
     for (const BufferTensor* buffer : all_buffers_) buffer->require_usable();
@@ -174,6 +177,7 @@ class ShardedModule::Implementation : public TensorOwner {
     compute_->enter(sharded_->stream());
     if (next == Phase::forward && generators_) generators_->enter();
     phase_ = next;
+    thread_ = std::this_thread::get_id();
     passes_ = 1;
     windows_before_ = windows_opened_;
     around_ = std::exchange(pass_token(), token_);
@@ -209,6 +213,7 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   void about_to_use(std::size_t unit, const std::string& parameter, const std::string& operation) override {
+    if (phase_ != Phase::backward) require_own_thread(parameter, operation);
     switch (phase_) {
       case Phase::learning: return learn_use(unit);
       case Phase::forward: return use_in_forward(unit, parameter, operation);
@@ -216,18 +221,22 @@ class ShardedModule::Implementation : public TensorOwner {
       case Phase::backward:
         if (unplanned_) return evaluate(unit);
         if (go_back_to(unit)) return;
-        throw UsageError(fmt::format("rank {}: {} uses parameter {} of unit {} in the backward pass of unit {}",
-                                     world_.rank(), operation, parameter, units_[unit].name, units_[open_->unit].name));
+        throw UsageError(fmt::format(
+            "rank {}: {} uses parameter {} of unit {} in the backward pass of unit {}: what a hook or a function of "
+            "your own needs of another unit it keeps from the forward pass (clone())",
+            world_.rank(), operation, parameter, units_[unit].name, units_[open_->unit].name));
       case Phase::failed: throw UsageError(text_of_failure());
       case Phase::not_finalized:
       case Phase::idle: break;
     }
     const char* const graph_task = call_of_graph_task();
-    throw UsageError(
-        fmt::format("rank {}: {} was to use parameter {} outside of a pass: the parameters of unit {} are whole only "
-                    "while model->… "
-                    "computes{}",
-                    world_.rank(), operation, parameter, units_[unit].name, graph_task == nullptr ? "" : graph_task));
+    throw UsageError(fmt::format(
+        "rank {}: {} was to use parameter {} outside of a pass: the parameters of unit {} are whole only "
+        "while model->… computes: {}",
+        world_.rank(), operation, parameter, units_[unit].name,
+        graph_task != nullptr
+            ? graph_task
+            : fmt::format("do it in model.pass(…), or read sharded().whole(model.parameter(\"{}\"))", parameter)));
   }
 
   void backward(const at::Tensor& loss) {
@@ -860,8 +869,8 @@ class ShardedModule::Implementation : public TensorOwner {
   static const char* call_of_graph_task() {
     const auto* nodes = ::torch::autograd::get_current_graph_task_exec_info();
     if (nodes == nullptr) return nullptr;
-    return nodes->empty() ? ": call model.backward(loss), not loss.backward()"
-                          : ": call torch::autograd::grad() in the pass that its result came from, model.pass(…)";
+    return nodes->empty() ? "call model.backward(loss), not loss.backward()"
+                          : "call torch::autograd::grad() in the pass that its result came from, model.pass(…)";
   }
 
   void run_backward(const at::Tensor& loss, const std::vector<Implementation*>& models) {
@@ -905,6 +914,27 @@ class ShardedModule::Implementation : public TensorOwner {
     }
   }
 
+  void require_registered() const {
+    std::unordered_set<const void*> registered;
+    for (const NamedTensor& named : distinct_parameters(*module_))
+      registered.insert(named.tensor.unsafeGetTensorImpl());
+    for (const ParameterTensor* parameter : all_parameters_) {
+      if (registered.contains(parameter->tensor().unsafeGetTensorImpl())) continue;
+      throw UsageError(fmt::format(
+          "parameter {} is no more in the module that was sharded with it: take parts out before FullyShard",
+          parameter->name()));
+    }
+  }
+
+  // Windows open in the order of one thread's operators, and autograd numbers nodes by thread.
+  void require_own_thread(const std::string& parameter, const std::string& operation) const {
+    if (!in_pass() || std::this_thread::get_id() == thread_) return;
+    throw UsageError(fmt::format(
+        "rank {}: {} uses parameter {} on another thread than the pass that it is part of: let the rank's own thread "
+        "compute all of a pass (libtorch divides operators among LaunchOptions::threads)",
+        world_.rank(), operation, parameter));
+  }
+
   // The plan is made anew for what is trained from now on, and what no more: the same on every rank.
   void follow_requires_grad() {
     std::vector<ParameterTensor*> changed;
@@ -912,11 +942,7 @@ class ShardedModule::Implementation : public TensorOwner {
       if (parameter->tensor().requires_grad() == parameter->parameter().options().frozen) changed.push_back(parameter);
     }
     if (changed.empty()) return;
-    if (!used_.empty() || !is_between_steps()) {
-      throw UsageError(
-          fmt::format("requires_grad of parameter {} changed inside a step: change it behind update(), or zero_grad()",
-                      changed.front()->name()));
-    }
+    if (!used_.empty() || !is_between_steps()) changed.front()->refuse_change_inside_step();
     for (ParameterTensor* parameter : changed) parameter->follow_requires_grad();
     meet(fmt::format("new plan, because requires_grad of {} changed, as it must on every rank",
                      changed.front()->name()));
@@ -968,6 +994,7 @@ class ShardedModule::Implementation : public TensorOwner {
   std::optional<StandInModel> learning_;  // while a pass is watched
   UnitOrder learnt_;                      // its windows
   std::size_t passes_ = 0;                // inside each other
+  std::thread::id thread_;                // whose they are
   std::size_t windows_before_ = 0;        // opened, when the outermost began
   UnitOrder used_;                        // units, since the last backward pass
   std::vector<at::Tensor> turns_;         // one less

@@ -29,9 +29,7 @@ at::DataPtr marked_memory(void* data, MarkHolder mark, at::Device device) {
   return {data, std::make_unique<MarkHolder>(std::move(mark)).release(), &end_mark, device};
 }
 
-const ParameterMark* mark_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.key_set().has(parameter_key)) return nullptr;
-  const at::DataPtr& kept = kept_by(tensor);
+const ParameterMark* mark_in(const at::DataPtr& kept) {
   return kept.get_deleter() == &end_mark ? static_cast<MarkHolder*>(kept.get_context())->get() : nullptr;
 }
 
@@ -48,6 +46,12 @@ void for_each_mark(const c10::IValue& value, const See& see) {
 // set_data() asks this of the tensor that it writes to, which comes first, and is no operator itself.
 constexpr const char* asked_by_set_data = "aten::_has_compatible_shallow_copy_type";
 
+// The call that errors name.
+const std::string& in_words(const std::string& operation) {
+  static const std::string set_data = "set_data()";
+  return operation == asked_by_set_data ? set_data : operation;
+}
+
 bool writes(const c10::FunctionSchema& operation, std::size_t argument) {
   const std::string& name = operation.name();
   if (name == asked_by_set_data) return argument == 0;
@@ -62,7 +66,7 @@ bool writes(const c10::FunctionSchema& operation, std::size_t argument) {
       "{} was to write parameter {}, whose values are the shards', so that it would be lost: between steps, write to "
       "the shards (model.sharded().pieces()) and call model.sharded().shards_changed(); files are loaded before "
       "finalize(), or by load_weights(model.sharded(), file)",
-      operation == asked_by_set_data ? "set_data()" : operation, mark.parameter));
+      operation, mark.parameter));
 }
 
 void ask(const std::string& operation, const ParameterMark& mark, bool to_write) {
@@ -78,8 +82,10 @@ void ask(const std::string& operation, const ParameterMark& mark, bool to_write)
 void require_shown(const std::string& operation, const at::Tensor& tensor, const ParameterMark& mark,
                    const ParameterMark& last) {
   if (!mark.shown) {
-    throw UsageError(fmt::format("{} takes parameters of two units, {} and {}: they must be of one", operation,
-                                 mark.parameter, last.parameter));
+    throw UsageError(
+        fmt::format("{} takes parameters of two units, {} and {}: make one unit of both (.units = "
+                    "tessera::torch::named({{…}})), or give it a clone() of one",
+                    operation, mark.parameter, last.parameter));
   }
   if (kept_by(tensor).get() != nullptr || tensor.numel() == 0) return;
   throw UsageError(fmt::format(
@@ -89,7 +95,7 @@ void require_shown(const std::string& operation, const at::Tensor& tensor, const
 }
 
 void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
-  const std::string& name = operation.schema().name();
+  const std::string& name = in_words(operation.schema().name());
   const auto& arguments = operation.schema().arguments();
   const auto given = ::torch::jit::last(*stack, arguments.size());
   const ParameterMark* last = nullptr;
@@ -108,6 +114,21 @@ void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
   operation.callBoxed(stack);
 }
 
+// A storage is no tensor, so it has no key, and set_() makes tensors of storages that no window knows.
+void refuse_storage(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, c10::Stack* stack) {
+  for (const c10::IValue& argument : ::torch::jit::last(*stack, operation.schema().arguments().size())) {
+    if (!argument.isStorage()) continue;
+    const ParameterMark* const mark = mark_in(kept_by(*argument.toStorage().unsafeGetStorageImpl()));
+    if (mark == nullptr) continue;
+    throw UsageError(fmt::format(
+        "the storage of parameter {} was asked for, as torch::save() does, and is its unit's window: save a plain "
+        "module that model.copy_to() has filled, or tessera::dump_weights(model.sharded(), file); in a pass, a clone()",
+        mark->parameter));
+  }
+  const c10::DispatchKeySet behind(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+  operation.redispatchBoxed(keys & behind, stack);
+}
+
 // `mark`'s tensor of the shape, over memory that it does not own.
 at::Tensor tensor_over(void* data, std::size_t bytes, at::IntArrayRef sizes, const at::TensorOptions& options,
                        MarkHolder mark) {
@@ -122,6 +143,10 @@ at::Tensor tensor_over(void* data, std::size_t bytes, at::IntArrayRef sizes, con
 }
 
 }  // namespace
+
+const ParameterMark* mark_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.key_set().has(parameter_key) ? mark_in(kept_by(tensor)) : nullptr;
+}
 
 at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<ParameterMark> mark) {
   const std::string text = fmt::format(
@@ -154,4 +179,11 @@ void show_as(const at::Tensor& tensor, const at::Tensor& face) {
 // At global scope, because the macro says torch:: where it stands.
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&tessera::torch::make_whole>());
+}
+
+// Every operator on tensors with memory comes by this key, which has no kernel of its own for these two.
+TORCH_LIBRARY_IMPL(aten, BackendSelect, library) {
+  for (const char* const name : {"set_.source_Storage", "set_.source_Storage_storage_offset"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&tessera::torch::refuse_storage>());
+  }
 }

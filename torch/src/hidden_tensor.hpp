@@ -33,6 +33,9 @@ struct ParameterMark {
   bool gradient_asked = false;  // for a place to write to: by zero_grad() of the module, or an assignment
 };
 
+// The parameter whose memory the tensor has; null: nobody's.
+const ParameterMark* mark_of(const at::Tensor& tensor);
+
 // A tensor of this shape, and of these options' type and device, that has no values.
 at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options, std::shared_ptr<ParameterMark> mark);
 

@@ -88,7 +88,9 @@ class ParameterAutograd final : public ::torch::autograd::AutogradMeta {
                     mark_->parameter));
   }
   at::Tensor& mutable_grad() override {
-    mark_->gradient_asked = true;
+    // Later versions of libtorch ask, too, where they have nothing to accumulate.
+    const NodePointer node = node_that_runs();
+    if (!node || node != grad_accumulator_.lock()) mark_->gradient_asked = true;
     return grad_;
   }
   bool has_gradient() const { return grad_.defined(); }
@@ -115,6 +117,7 @@ class GradientTaker : public ::torch::autograd::FunctionPreHook {
           "the end of its model",
           mark_->parameter));
     }
+    if (!parameter_.tensor().requires_grad()) parameter_.refuse_change_inside_step();
     mark_->owner->take_gradient(mark_->unit, parameter_, hooked(parameter_.tensor(), gradients.front()));
     return {at::Tensor()};
   }
@@ -256,6 +259,20 @@ bool ParameterTensor::has_given_gradient() const {
   return static_cast<const ParameterAutograd*>(tensor_.unsafeGetTensorImpl()->autograd_meta())->has_gradient();
 }
 
+void ParameterTensor::require_no_gradient() const {
+  const at::Tensor& gradient = tensor_.grad();
+  if (!gradient.defined() || gradient.count_nonzero().item<std::int64_t>() == 0) return;
+  throw UsageError(fmt::format(
+      "parameter {} has a gradient from before finalize(), which the first step would not count: drop it in front of "
+      "that, by zero_grad() of the module",
+      name()));
+}
+
+void ParameterTensor::refuse_change_inside_step() const {
+  throw UsageError(fmt::format(
+      "requires_grad of parameter {} changed inside a step: change it behind update(), or zero_grad()", name()));
+}
+
 void ParameterTensor::follow_requires_grad() {
   const bool trains = tensor_.requires_grad();
   if (trains && std::exchange(was_trained_, true)) {
@@ -303,6 +320,12 @@ void BufferTensor::take(const at::Tensor& values) {
 }
 
 void BufferTensor::to_runtime() {
+  if (const ParameterMark* const mark = mark_of(tensor_)) {
+    throw UsageError(
+        fmt::format("buffer {} was given the memory of parameter {}, which is whole in windows only: write its values "
+                    "to the buffer (copy_())",
+                    name_, mark->parameter));
+  }
   if (!is_copied() && tensor_.is_alias_of(place_)) return;
   const at::NoGradGuard no_graph;
   const c10::InferenceMode normal(false);

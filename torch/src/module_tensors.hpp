@@ -46,6 +46,8 @@ class ParameterTensor {
   const at::Tensor& own() const { return own_; }
   // The tensor's values of now are its own. Throws UsageError where it is no longer what was sharded, or shares memory.
   void take_own();
+  // Throws UsageError where the tensor has a gradient other than zero, which no window would take over.
+  void require_no_gradient() const;
   // Its own memory goes, and it is hidden, with the type that windows will show it in.
   void hand_over(const Precision& precision);
   // The tensor is nobody's: it has its own values where they were not handed over, else none. Views of it are errors
@@ -64,6 +66,7 @@ class ParameterTensor {
   bool has_given_gradient() const;
   // From the next plan on it trains, or no more, as its tensor says. Throws UsageError where it did so before.
   void follow_requires_grad();
+  [[noreturn]] void refuse_change_inside_step() const;
   std::size_t written_in() const { return written_in_; }  // the serial number of the last window that has a gradient
 
   const Node* accumulator() const { return accumulator_.get(); }  // null: it was not used yet, or is frozen
