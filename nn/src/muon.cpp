@@ -104,6 +104,13 @@ class MuonOptimizer final : public Optimizer, WholeTensors {
   }
 
   DType type() const final { return DType::bf16; }
+  // Those that it has by default are of many models.
+  std::vector<std::string> patterns() const final {
+    std::vector<std::string> given = settings_.elementwise;
+    const std::vector<std::string> usual = Muon{}.elementwise;
+    std::erase_if(given, [&](const std::string& each) { return std::count(usual.begin(), usual.end(), each) > 0; });
+    return given;
+  }
   std::optional<plan::WholeSpec> wants(std::string_view name, const Shape& shape, DeviceKind device) const final {
     if (shape.size() != 2) return std::nullopt;
     const auto is_named = [&](const std::string& pattern) {

@@ -426,10 +426,10 @@ void check_whole(const CompileInput& input) {
     const AxisSet slices = mesh_of(input.options).group(unit.apart & same_samples);
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!parameter.whole || parameter.frozen || slices.empty()) continue;
-      throw UsageError(
-          fmt::format("{}: its optimizer wants to see it whole, and ranks along {} have slices of it: "
-                      "leave its name out of what the optimizer sees whole",
-                      parameter.name, to_string(slices)));
+      throw UsageError(fmt::format(
+          "{}: its optimizer wants to see it whole, and ranks along {} have slices of it: "
+          "leave its name out of what the optimizer sees whole, or take one that sees no tensor whole (AdamW)",
+          parameter.name, to_string(slices)));
     }
   }
 }
@@ -600,6 +600,12 @@ void resolve_spaces(Plan& plan) {
         unit.masters_in == MemorySpace::host &&
         (!plan.trains(index) || plan.unit_states(index).empty() || unit.states_in == MemorySpace::host);
     if (stands_there) unit.updates_in = offload.update;
+  }
+  if (offload.units != Offload{}.units && offload.units > plan.units.size() && !plan.options.role) {
+    throw UsageError(
+        fmt::format("offload.units is {}, and the model has {}: say how many of these move (Offload::units, "
+                    "--offload-units), or leave it out, and all do",
+                    offload.units, plan.units.size()));
   }
   check_updates(plan);
   check_saved(plan);

@@ -178,7 +178,7 @@ void check_optimizers_of_units(const ModelState& model, const plan::Plan& plan) 
   }
 }
 
-// A group is for parameters that its optimizer updates, or may when they are trained.
+// A group, or a pattern, is for parameters that its optimizer updates, or may when they are trained.
 void check_groups(const ModelState& model, const plan::Plan& plan) {
   std::map<const Optimizer*, std::vector<std::string>> names;
   for (const auto& unit : model.units) {
@@ -190,17 +190,20 @@ void check_groups(const ModelState& model, const plan::Plan& plan) {
     }
   }
   for (const auto& [optimizer, updated] : names) {
-    const std::vector<ParameterGroup> groups = optimizer->groups();
-    for (std::size_t i = 0; i < groups.size(); ++i) {
+    const auto require_match = [&](const std::string& what, const std::vector<std::string>& patterns) {
       const auto is_matched = [&](const std::string& name) {
-        return std::any_of(groups[i].patterns.begin(), groups[i].patterns.end(),
+        return std::any_of(patterns.begin(), patterns.end(),
                            [&](const std::string& pattern) { return matches(pattern, name); });
       };
-      if (std::any_of(updated.begin(), updated.end(), is_matched)) continue;
-      throw UsageError(fmt::format("groups[{}] of optimizer {} matches no parameter that it updates: \"{}\"; {}", i,
-                                   optimizer->name(), fmt::join(groups[i].patterns, "\" \""),
+      if (std::any_of(updated.begin(), updated.end(), is_matched)) return;
+      throw UsageError(fmt::format("{} of optimizer {} matches no parameter that it updates: \"{}\"; {}", what,
+                                   optimizer->name(), fmt::join(patterns, "\" \""),
                                    updated.empty() ? "there is none" : "the first is " + updated.front()));
-    }
+    };
+    const std::vector<ParameterGroup> groups = optimizer->groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) require_match(fmt::format("groups[{}]", i), groups[i].patterns);
+    if (optimizer->whole_tensors() == nullptr || plan.options.role) continue;  // a stage has a part of the names
+    for (const std::string& pattern : optimizer->whole_tensors()->patterns()) require_match("a pattern", {pattern});
   }
 }
 

@@ -13,7 +13,9 @@ import tempfile
 import time
 
 import bitwise_runs
+import process_runs
 import trainer_runs
+from launched import Ranks
 
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 MODEL = ["--hidden", 37, "--depth", 2, "--batch", 16, "--threads", 1, "--eval-every", 0, "--seed", 3]
@@ -125,6 +127,26 @@ def check_nothing_is_left(program):
         assert os.listdir(folder) == []
 
 
+def check_processes(program):
+    """Ranks that are processes have the bits of threads, and where one is killed all end and leave nothing."""
+    options = [*MODEL, "--steps", 12, "--ranks", 3, "--precision", "bf16"]
+    reference = bitwise_runs.outcome(program, options, CLIP)
+    for offload in [AHEAD, [*DISK, "--offload", "optimizer,masters"]]:
+        by_processes = bitwise_runs.outcome(program, [*options, *offload], CLIP, process_runs.trained_by("torchrun", None))
+        assert bitwise_runs.difference(reference, by_processes) is None, offload
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [*MODEL, "--steps", 1000000, "--quiet", "--offload", "optimizer", "--offload-to", f"disk:{folder}"]
+        with Ranks([program, *map(str, arguments)], 2) as job:
+            end = time.monotonic() + 60
+            while not all(any(name.startswith(folder) for name in files_of(rank)) for rank in job.processes.values()):
+                assert not any(map(job.has_ended, job.processes)) and time.monotonic() < end, job.output(0)
+                time.sleep(0.05)
+            job.processes[1].kill()
+            codes, _ = job.wait(trainer_runs.SECONDS)
+            assert codes == {0: 1, 1: -9} and "rank 1" in job.output(0), (codes, job.output(0))
+        assert os.listdir(folder) == []
+
+
 def check_words(program):
     done = trainer_runs.run(program, *MODEL, "--steps", 2, "--precision", "bf16", "--offload", "optimizer,masters",
                             "--offload-units", 2)
@@ -139,14 +161,20 @@ def check_words(program):
             (["--offload", "optimizer,masters,update,ahead,ahead-for-good"], "ahead or ahead-for-good once"),
             (["--offload", "optimizer,masters,update", *DISK], "leave --offload-to at host"),
             (["--offload", "masters"], "--precision bf16"),
+            (["--offload", "optimizer,optimizer"], "--offload names optimizer twice"),
             (["--offload-units", 3], "--offload-units needs --offload"),
+            (["--offload", "none", "--offload-units", 3], "--offload-units needs --offload"),
+            (["--offload", "none", *DISK], "--offload-to needs --offload"),
+            (["--offload", "activations", *DISK], "activations go to the host's memory"),
             (DISK, "--offload-to needs --offload"),
             (["--offload", "optimizer", "--offload-to", "disk:"], "--offload-to takes host, or disk: and a folder"),
             (["--offload", "optimizer", "--offload-to", "tape:x"], "--offload-to takes host, or disk: and a folder")]:
         done = trainer_runs.run(program, *MODEL, "--steps", 2, *options)
         assert done.returncode == 2 and words in done.stderr, (options, done.returncode, done.stderr)
-    done = trainer_runs.run(program, *MODEL, "--steps", 2, "--offload", "optimizer", "--offload-to", "disk:/nowhere/at/all")
-    assert done.returncode == 1 and "/nowhere/at/all: no file for values on disk" in done.stderr, done
+    for options, words in [(["--offload-to", "disk:/nowhere/at/all"], "/nowhere/at/all: no file for values on disk"),
+                           (["--offload-units", 5000], "offload.units is 5000, and the model has")]:
+        done = trainer_runs.run(program, *MODEL, "--steps", 2, "--offload", "optimizer", *options)
+        assert done.returncode == 1 and words in done.stderr, done
 
 
 def main(program):
@@ -155,6 +183,7 @@ def main(program):
     check_activations_leave(program)
     check_resuming(program)
     check_nothing_is_left(program)
+    check_processes(program)
     check_words(program)
     print(f"{runs} runs have the bits of those on the device")
 

@@ -184,6 +184,22 @@ TEST_CASE("muon_wants_matrices_whose_names_are_not_left_out") {
   CHECK(own->whole_tensors()->wants("wte.weight", {16, 4}, DeviceKind::cpu).has_value());
 }
 
+TEST_CASE("muon_refuses_a_pattern_of_its_users_that_matches_nothing") {
+  const auto failure = [](const std::vector<std::string>& elementwise) {
+    return toy::failure_of(1, [&](tessera::World& world) {
+      toy::Layer<float> layer(3, 4, 1);
+      tessera::FullyShard model(world, {});
+      model.add(layer, "layer");
+      model.finalize(Muon{.elementwise = elementwise});
+    });
+  };
+  CHECK(failure(Muon{}.elementwise) == "");
+  CHECK(failure({"*wte*", "layer.*"}) == "");
+  CHECK(toy::contains(failure({"*wte*", "haed.*"}),
+                      "a pattern of optimizer muon matches no parameter that it updates: "
+                      "\"haed.*\"; the first is layer.weight"));
+}
+
 TEST_CASE("muon_refuses_settings_out_of_range") {
   const auto text = [](const Muon& settings) {
     try {

@@ -239,6 +239,16 @@ TEST_CASE("the_first_units_move_and_a_units_own_option_goes_first") {
   CHECK(verify(plan).ok());
 }
 
+TEST_CASE("more_units_than_there_are_are_refused") {
+  const auto failure = [](std::size_t units) {
+    Offload offload = both;
+    offload.units = units;
+    return usage_error([&] { (void)compile(input_of(chain_model(3), {.precision = bf16_mixed, .offload = offload})); });
+  };
+  CHECK(failure(3).empty());
+  CHECK(contains(failure(4), "offload.units is 4, and the model has 3: say how many of these move"));
+}
+
 TEST_CASE("masters_that_windows_read_themselves_are_refused_with_what_to_do") {
   const auto failure = [](Model model, const PlanOptions& options) {
     return usage_error([&] { (void)compile(input_of(model, options)); });

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -166,6 +167,43 @@ TEST_CASE("updates_ahead_of_the_norm_have_the_bits_of_whatever_the_step_is") {
     }
   };
   check<tessera::bf16>(run, {ahead});
+}
+
+// Counts its updates, which change nothing.
+class Counted final : public toy::IdleOptimizer {
+ public:
+  explicit Counted(std::atomic<std::size_t>& updates) : updates_(updates) {}
+  void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
+              const tessera::kernels::StepScalars*) const override {
+    ++updates_;
+  }
+
+ private:
+  std::atomic<std::size_t>& updates_;
+};
+
+// In steps of such weights of each rank, with a plan made anew before the last.
+std::size_t updates_ahead(const std::vector<double>& weights) {
+  std::atomic<std::size_t> updates = 0;
+  Run run = of_16_bits();
+  run.ranks = 2;
+  run.steps = static_cast<int>(weights.size());
+  run.options.offload = ahead;
+  run.optimizer = [&](float) { return std::make_unique<Counted>(updates); };
+  run.begin = [&](tessera::FullyShard& model, int step) {
+    if (step + 1 == run.steps) model.recompile();
+  };
+  run.update = [&](tessera::FullyShard& model, int step) {
+    model.update({.weight = weights[static_cast<std::size_t>(step)]});
+  };
+  (void)toy::train<tessera::bf16>(run);
+  return updates;
+}
+
+TEST_CASE("updates_ahead_of_the_norm_suppose_the_heaviest_step_so_far_and_at_first_one_of_its_micro_batches") {
+  const std::size_t of_a_step = updates_ahead({2, 2, 2, 2}) / 4;
+  CHECK(of_a_step > 0);
+  CHECK(updates_ahead({2, 6, 6, 2, 6, 6}) == of_a_step * (6 + 2));
 }
 
 // Nothing is kept of a rate that was announced, over a new plan, too.

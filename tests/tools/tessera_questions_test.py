@@ -322,18 +322,19 @@ class Fit(unittest.TestCase):
             return report["peak"] - report["host"]
 
         whole = device()
-        for kinds, masters in [("optimizer", False), ("optimizer,masters", True)]:
-            least = device("--offload", kinds)
+        for kinds in ["optimizer", "optimizer,masters", "optimizer,masters,update"]:
+            least, masters = device("--offload", kinds), "masters" in kinds
             limit = least if masters else (whole + least) // 2
             entry, = plan(*options, "--fit", limit)["fits"]
             units = entry["offload"]["units"]
-            self.assertEqual(entry["offload"]["masters"], masters)
+            self.assertEqual((entry["offload"]["masters"], entry["offload"]["update"]), (masters, "update" in kinds))
             self.assertLessEqual(device("--offload", kinds, "--offload-units", units), limit)
             self.assertTrue(units == 1 or device("--offload", kinds, "--offload-units", units - 1) > limit)
             self.assertGreater(entry["transferred"], 0)
             text = plan_runs.run(TOOL, *options, "--fit", limit).stdout
             self.assertIn("Nothing fits with everything on the device", text)
             self.assertRegex(text, r"from the host to the device \S+ \S+ in each step, and back")
+            self.assertEqual(": host, updated there " in text, "update" in kinds)
         self.assertNotIn("offload", plan(*options, "--fit", whole)["fits"][0])
 
     def test_what_moves_is_in_the_tables_and_takes_its_time(self):
@@ -376,6 +377,35 @@ class Fit(unittest.TestCase):
         text = plan_runs.run(TOOL, *GPT, "--world", 4, "--offload", "optimizer", "--compare").stdout
         self.assertRegex(text, "(?m)^offloaded .*\n(.*\n)*on the device .*\nto the device and back ")
 
+    def test_updates_ahead_of_the_norm_take_memory_and_are_tried_where_it_is_there(self):
+        options = ["--model", "gpt2-124m", "--world", 4, "--precision", "bf16", "--batch", 2, "--strategy", "zero2",
+                   "--activation-checkpointing", "yes"]
+        moved = plan(*options, "--offload", "optimizer,masters")
+        machine = json.loads((MACHINES / "h100x8.json").read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder) / "other.json"
+            other.write_text(json.dumps(machine | {"host_update": 5 * machine["host_update"]}))
+            timed = ["--time", "--machine", other]
+            behind, ahead, for_good = (plan(*options, "--offload", f"optimizer,masters,update{when}", *timed)
+                                       for when in ["", ",ahead", ",ahead-for-good"])
+            self.assertEqual((ahead["host"], for_good["host"]), (behind["host"] + moved["host"], behind["host"]))
+            self.assertLess(for_good["step_seconds"], ahead["step_seconds"])
+            self.assertLess(ahead["step_seconds"], behind["step_seconds"])
+            search = [*options, *timed, "--fastest", "--fit", behind["peak"] - behind["host"]]
+            for memory, best in [(ahead["host"], ahead), (ahead["host"] - 1, behind)]:
+                first = plan(*search, "--host-memory", memory)["settings"][0]
+                self.assertEqual((first["host"], first["step_seconds"]), (best["host"], best["step_seconds"]))
+            self.assertIn("updated there ahead of the norm", plan_runs.run(TOOL, *search).stdout)
+            given = plan_runs.run(TOOL, *search, "--offload", "optimizer,masters,update").stdout
+            self.assertNotIn("ahead of the norm", given)
+
+    def test_masters_of_tensors_that_an_optimizer_sees_whole_stay(self):
+        options = ["--mlp", "64x128x128x10", "--world", 2, "--optimizer", "muon", "--precision", "bf16", "--strategy", "fsdp"]
+        there = plan(*options, "--prefetch", 0, "--offload", "optimizer")
+        fits = plan(*options, "--prefetch", 0, "--fit", there["peak"] - there["host"])["fits"]
+        self.assertEqual({(entry["offload"]["masters"], entry["offload"]["to"]) for entry in fits}, {(False, "host")})
+        self.assertIn("fits nowhere", plan_runs.run(TOOL, *options, "--fit", 1000).stderr)
+
     def test_inputs_of_blocks_that_are_recomputed_go_to_the_host(self):
         options = ["--model", "gpt2-124m", "--world", 2, "--precision", "bf16", "--batch", 2, "--activation-checkpointing", "yes"]
         here, there = plan(*options), plan(*options, "--offload", "activations")
@@ -395,7 +425,7 @@ class Fit(unittest.TestCase):
             return report["peak"] - report["host"]
 
         inputs = device("--offload", "activations")
-        for kinds, masters in [("activations", False), ("optimizer,masters,activations", True)]:
+        for kinds, masters in [("activations", False), ("optimizer,masters,update,activations", True)]:
             limit = device("--offload", kinds)
             entry, = plan(*search, "--fit", limit)["fits"]
             units = entry["offload"]["units"]
@@ -404,7 +434,7 @@ class Fit(unittest.TestCase):
             self.assertLessEqual(device("--offload", kinds, "--offload-units", units), limit)
             self.assertGreater(device("--offload", kinds, "--offload-units", units - 1), limit)
         entry, = plan(*search, "--fit", device() - 2**20)["fits"]
-        self.assertEqual(entry["offload"], {"activations": True, "masters": False, "units": 5, "to": "host"})
+        self.assertEqual(entry["offload"], {"activations": True, "masters": False, "update": False, "units": 5, "to": "host"})
         self.assertEqual(entry["transferred"], 2 * 2 * 4 * block)  # of four blocks, but for the last two
         text = plan_runs.run(TOOL, *search, "--fit", inputs).stdout
         self.assertIn("as little as will do moves to the host's memory", text)
@@ -452,8 +482,10 @@ class Fit(unittest.TestCase):
         there = plan(*options, "--offload", "optimizer", "--offload-units", units, *disk)["disk"]
         self.assertGreaterEqual(there, host)  # on blocks of the disk
         self.assertEqual(moved(*disk), ("disk", 0, there, units))
-        self.assertEqual(moved(*disk, "--host-memory", host - 1), ("disk", 0, there, units))
-        refused = plan_runs.run(TOOL, *fit, "--host-memory", host - 1)
+        place, less, _, fewer = moved("--host-memory", host - 1)  # without slots, because the host's processors update
+        self.assertEqual((place, less < host, fewer < units), ("host", True, True))
+        self.assertEqual(moved(*disk, "--host-memory", less - 1), ("disk", 0, there, units))
+        refused = plan_runs.run(TOOL, *fit, "--host-memory", less - 1)
         self.assertRegex(refused.stderr, r"fits nowhere .*needs .* of the host's memory, and has .*--offload-to disk:FOLDER")
         self.assertIn("needs --fit", plan_runs.run(TOOL, *options, "--host-memory", host).stderr)
         self.assertIn("moves to the disk", plan_runs.run(TOOL, *fit, *disk).stdout)

@@ -243,13 +243,26 @@ class Search {
     return question_.host_limit ? std::vector{host, disk} : std::vector{disk};
   }
 
-  // Kinds of what may move there, each beginning with the least: states, then masters too; or these and what windows
-  // save, which the disk does not take.
+  // Where an optimizer sees a unit's tensors whole, its masters stay.
+  bool moves_masters(const Setting& setting) const {
+    if (setting.options.precision.parameter == setting.options.precision.masters) return false;
+    const std::vector<plan::UnitSpec> units = compile_input(setting).units;
+    return std::any_of(units.begin(), units.end(), [](const plan::UnitSpec& unit) {
+      return std::none_of(unit.parameters.begin(), unit.parameters.end(),
+                          [](const plan::ParameterSpec& each) { return each.whole && !each.frozen; });
+    });
+  }
+
+  // Kinds of what may move there, each beginning with the least: states, then masters too, which the host then updates
+  // without slots on the device; or these and what windows save. The disk takes neither of the last two.
   std::vector<std::vector<tessera::Offload>> what_may_move(const Setting& setting, tessera::MemorySpace space) const {
-    const bool has_masters = setting.options.precision.parameter != setting.options.precision.masters;
+    const bool on_disk = space == tessera::MemorySpace::disk;
     std::vector<tessera::Offload> states = {{.optimizer = space}};
-    if (has_masters) states.push_back({.optimizer = space, .masters = space});
-    if (!question_.subject.saves(setting) || space == tessera::MemorySpace::disk) return {states};
+    if (moves_masters(setting)) {
+      states.push_back({.optimizer = space, .masters = space});
+      if (!on_disk) states.push_back({.optimizer = space, .masters = space, .update = space});
+    }
+    if (!question_.subject.saves(setting) || on_disk) return {states};
     std::vector<tessera::Offload> inputs = {{.activations = space}};
     for (tessera::Offload both : states) {
       both.activations = space;
@@ -398,6 +411,9 @@ std::string beyond_replica(const FitCandidate& candidate) {
 bool moves_masters(const FitCandidate& candidate) {
   return candidate.setting.options.offload.masters != tessera::MemorySpace::device;
 }
+bool updates_there(const FitCandidate& candidate) {
+  return candidate.setting.options.offload.update != tessera::MemorySpace::device;
+}
 bool moves_inputs(const FitCandidate& candidate) {
   return candidate.setting.options.offload.activations != tessera::MemorySpace::device;
 }
@@ -411,8 +427,8 @@ std::string what_moves(const FitCandidate& candidate) {
   if (candidate.setting.options.offload.optimizer != tessera::MemorySpace::device) kinds.push_back("states");
   if (moves_masters(candidate)) kinds.push_back("masters");
   if (moves_inputs(candidate)) kinds.push_back("activations");
-  return fmt::format("{} of {}: {}", fmt::join(kinds, ", "), counted(candidate.offloaded_units, "unit", "units"),
-                     place_of_moved(candidate));
+  return fmt::format("{} of {}: {}{}", fmt::join(kinds, ", "), counted(candidate.offloaded_units, "unit", "units"),
+                     place_of_moved(candidate), updates_there(candidate) ? ", updated there" : "");
 }
 
 std::string mesh_name(const Setting& setting) {
@@ -468,6 +484,7 @@ Json candidate_json(const FitCandidate& candidate) {
   if (options.mesh) json["mesh"] = options.mesh->text();
   if (options.offload == tessera::Offload{}) return json;
   json["offload"] = {{"masters", moves_masters(candidate)},
+                     {"update", updates_there(candidate)},
                      {"activations", moves_inputs(candidate)},
                      {"units", candidate.offloaded_units},
                      {"to", place_of_moved(candidate)}};

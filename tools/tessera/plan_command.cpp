@@ -124,9 +124,10 @@ void require_some_fit(const FitQuestion& question, const Fit& fit) {
 }
 
 // Lists what fits, by predicted time, then all about the first.
-bool answer_fastest(const PlanRequest& request, const Fit& fit, const std::vector<tessera::plan::StateSpec>& states) {
+bool answer_fastest(const PlanRequest& request, const FitQuestion& question, const Fit& fit,
+                    const std::vector<tessera::plan::StateSpec>& states) {
   const TimeSetting setting = time_setting(request.time);
-  const std::vector<TimedSetting> times = fastest_of(fit, *request.subject, states, setting);
+  const std::vector<TimedSetting> times = fastest_of(fit, question, states, setting);
   const Answer best = about(request, times.front().setting, states);
   if (request.json) {
     print_object({{"model", request.subject->name()},
@@ -151,7 +152,7 @@ bool answer_fit(const PlanRequest& request, const std::vector<tessera::plan::Sta
                              .disk = !request.disk.empty()};
   const Fit fit = find_fit(question, states);
   require_some_fit(question, fit);
-  if (request.time.fastest) return answer_fastest(request, fit, states);
+  if (request.time.fastest) return answer_fastest(request, question, fit, states);
   const Answer best = about(request, fit.fitting.front().setting, states);
   if (request.json) {
     Json object = json_of(question, fit);

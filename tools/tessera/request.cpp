@@ -334,8 +334,8 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
              "fits into so much memory of a rank: 80GB, 80GiB. Without --replicas, hsdp and hfsdp are tried with every "
              "number of replicas from 2 to N/2 that divides the N ranks, and the one that sends the fewest bytes is "
              "shown for each: which of them has replicas of whole hosts is for you to see. Where nothing fits, states "
-             "and masters of as few units as will do move (--offload) to the host's memory, or to the disk: see "
-             "--offload-to and --host-memory"},
+             "and masters of as few units as will do move (--offload) to the host's memory, to be updated there if "
+             "there is no room for slots, or to the disk: see --offload-to and --host-memory"},
             [&](const std::string& text) { request.fit = size_in_bytes("--fit", text); });
   line.flag(
       "--meshes", request.freedom.meshes,
@@ -630,7 +630,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
   if (request.host_memory && (!request.fit || line.given("--offload"))) {
     throw OptionError("--host-memory is for what --fit finds to move: it needs --fit, and no --offload");
   }
-  check_offload_options(line, request.setting.options.offload, precision, request.fit.has_value());
+  check_offload_options(line, request.setting.options.offload, request.disk, precision, request.fit.has_value());
   check_time_options(line, request.time, model.units);
   request.setting.batch = model.batch.value_or(1);
   request.freedom = freedom_of(line, request.freedom.meshes);
@@ -648,6 +648,10 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     }
     check_stages(line, request);
     check_meshes(line, request);
+    if (line.given("--mlp") && request.setting.options.offload.activations != tessera::MemorySpace::device) {
+      throw OptionError(
+          "--offload activations: a perceptron's are not counted here; train_mlp plans and shows them (--metrics)");
+    }
     tessera::trainer::check_offloaded_activations(request.setting.options.offload,
                                                   request.subject->saves(request.setting));
     note_unread(line, request);

@@ -89,7 +89,9 @@ void add_time_options(CommandLine& line, TimeRequest& request) {
                          tessera::plan::most_jittered)},
             [&](const std::string& part) { request.jitter = cost::number("--jitter", part, cost::fraction); });
   line.whole("--seed", request.seed, {0, std::size_t{1} << 40}, "Of --jitter");
-  line.flag("--fastest", request.fastest, "With --fit: the least time first, instead of the fewest bytes");
+  line.flag("--fastest", request.fastest,
+            "With --fit: the least time first, instead of the fewest bytes; what has to move is updated where and when "
+            "that is quickest (update, ahead)");
   text("--trace", "FILE.json", request.trace, "Writes the step's timeline for https://ui.perfetto.dev");
   line.take({"--plot", "FILE.svg|FILE.png",
              "Draws tokens or samples/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib"},

@@ -83,23 +83,30 @@ TimedSetting timed(const Subject& subject, const Setting& setting, const std::ve
                    const TimeSetting& time) {
   if (setting.stages() > 1) {
     const StageTimes times = stage_times(subject, setting, time);
-    tessera::Bytes peak;
-    for (const plan::RankRole& role : times.roles) peak = std::max(peak, plan::memory(role.plan).device());
+    tessera::Bytes peak, host;
+    for (const plan::RankRole& role : times.roles) {
+      const plan::MemoryReport memory = plan::memory(role.plan);
+      peak = std::max(peak, memory.device());
+      host = std::max(host, memory.host);
+    }
     return {.setting = setting,
             .step = times.step(),
             .rate = times.rate() / static_cast<double>(times.ranks()),
             .share_of_peak = times.share_of_peak(),
             .exposed = times.idle(),
-            .peak = peak};
+            .peak = peak,
+            .host = host};
   }
   const plan::Plan planned = compile(compile_input(subject, setting, states));
   const TimeReport report = make_time_report(planned, subject, setting, time);
+  const plan::MemoryReport memory = plan::memory(planned);
   return {.setting = setting,
           .step = report.step(),
           .rate = report.rate(),
           .share_of_peak = report.share_of_peak(),
           .exposed = report.simulation.exposed_seconds(),
-          .peak = plan::memory(planned).device()};
+          .peak = memory.device(),
+          .host = memory.host};
 }
 
 }  // namespace
@@ -154,26 +161,33 @@ std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& s
 
 namespace {
 
-// States and masters that are all in the host's memory may be updated there, too: the quicker place.
-TimedSetting timed_where_quickest(const Subject& subject, Setting setting, const std::vector<plan::StateSpec>& states,
-                                  const TimeSetting& time) {
+// States and masters that are all in the host's memory may be updated there, too, also ahead of the norm: the quickest
+// of these that fits.
+TimedSetting timed_where_quickest(const FitQuestion& question, Setting setting,
+                                  const std::vector<plan::StateSpec>& states, const TimeSetting& time) {
   using tessera::MemorySpace;
-  TimedSetting here = timed(subject, setting, states, time);
+  TimedSetting best = timed(question.subject, setting, states, time);
   tessera::Offload& offload = setting.options.offload;
   const bool is_known = !time.machine.host_update.empty() || time.machine.to_host.empty();
-  if (offload.optimizer != MemorySpace::host || offload.masters != MemorySpace::host || !is_known) return here;
+  const bool all_there = offload.optimizer == MemorySpace::host && offload.masters == MemorySpace::host;
+  if (!question.freedom.offload || !all_there || !is_known) return best;
   offload.update = MemorySpace::host;
-  TimedSetting there = timed(subject, setting, states, time);
-  return there.step < here.step ? there : here;
+  for (const tessera::Ahead ahead : {tessera::Ahead::no, tessera::Ahead::revocable}) {
+    offload.ahead = ahead;
+    const TimedSetting other = timed(question.subject, setting, states, time);
+    const bool fits = other.peak <= question.limit && other.host <= question.host_limit.value_or(other.host);
+    if (fits && other.step < best.step) best = other;
+  }
+  return best;
 }
 
 }  // namespace
 
-std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject, const std::vector<plan::StateSpec>& states,
-                                     const TimeSetting& time) {
+std::vector<TimedSetting> fastest_of(const Fit& fit, const FitQuestion& question,
+                                     const std::vector<plan::StateSpec>& states, const TimeSetting& time) {
   std::vector<TimedSetting> result;
   for (const FitCandidate& candidate : fit.fitting)
-    result.push_back(timed_where_quickest(subject, candidate.setting, states, time));
+    result.push_back(timed_where_quickest(question, candidate.setting, states, time));
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.rate > b.rate; });
   return result;
 }

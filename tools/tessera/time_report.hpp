@@ -65,13 +65,15 @@ struct TimedSetting {
   double step = 0;
   double rate = 0;
   double share_of_peak = 0;
-  double exposed = 0;  // of stages: what each stands still in the mean, the bubble included
-  tessera::Bytes peak = {};
+  double exposed = 0;        // of stages: what each stands still in the mean, the bubble included
+  tessera::Bytes peak = {};  // on the device
+  tessera::Bytes host = {};
 };
 // Every strategy, with prefetch 0, 1 and 2 where it gathers, and all of that again with a replica for each host.
 std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& setting,
                                         const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
-std::vector<TimedSetting> fastest_of(const Fit& fit, const Subject& subject,
+// States and masters that move are updated by the host's processors where that is quicker, and fits.
+std::vector<TimedSetting> fastest_of(const Fit& fit, const FitQuestion& question,
                                      const std::vector<tessera::plan::StateSpec>& states, const TimeSetting& time);
 std::string text_of(const Subject& subject, const std::vector<TimedSetting>& settings);
 Json json_of(const std::vector<TimedSetting>& settings);

@@ -198,7 +198,8 @@ Json json_of(const std::vector<TimedSetting>& settings) {
                   {"step_seconds", timed.step},
                   {"rate", timed.rate},
                   {"exposed", timed.exposed},
-                  {"peak", timed.peak.count()}};
+                  {"peak", timed.peak.count()},
+                  {"host", timed.host.count()}};
     if (options.mesh) entry["mesh"] = options.mesh->text();
     list.push_back(std::move(entry));
   }

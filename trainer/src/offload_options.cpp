@@ -41,6 +41,7 @@ tessera::Offload offload_of(const std::string& text) {
                                : word == "activations" ? &offload.activations
                                                        : nullptr;
     if (space != nullptr) {
+      if (*space == MemorySpace::host) throw OptionError(fmt::format("--offload names {} twice", word));
       *space = MemorySpace::host;
     } else if (word == "ahead" || word == "ahead-for-good") {
       if (offload.ahead != Ahead::no) {
@@ -92,14 +93,21 @@ void add_offload_options(CommandLine& line, tessera::Offload& offload, std::file
             });
 }
 
-void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
+void check_offload_options(const CommandLine& line, const tessera::Offload& offload, const std::filesystem::path& disk,
                            const tessera::Precision& precision, bool is_searched) {
+  const bool updates = offload.optimizer != MemorySpace::device || offload.masters != MemorySpace::device;
+  const bool any = updates || offload.activations != MemorySpace::device;
   const auto needs_offload = [&](const char* name, const char* why) {
-    if (!line.given(name) || line.given("--offload")) return;
+    if (!line.given(name) || any) return;
     throw OptionError(fmt::format("{} needs --offload: it says {}", name, why));
   };
   needs_offload("--offload-units", "of how many units");
-  if (!is_searched) needs_offload("--offload-to", "where that goes");
+  if (!is_searched || line.given("--offload")) needs_offload("--offload-to", "where that goes");
+  if (offload.activations != MemorySpace::device && !updates && !disk.empty()) {
+    throw OptionError(
+        "--offload-to disk: activations go to the host's memory; move the optimizer's states too, or leave "
+        "--offload-to out");
+  }
   const bool all_on_host = offload.optimizer == MemorySpace::host && offload.masters == MemorySpace::host;
   if (offload.update == MemorySpace::host && !all_on_host) {
     throw OptionError(

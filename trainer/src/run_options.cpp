@@ -431,7 +431,7 @@ void check_run_options(const CommandLine& line, RunOptions& options) {
   check_outer_steps(line, options);
   check_granules(line, options);
   options.precision = with_masters(with_travel(options.precision, options.travel), options.masters);
-  check_offload_options(line, options.offload, options.precision);
+  check_offload_options(line, options.offload, options.disk, options.precision);
   check_updates_for_good(line, options);
   note_sharding(line, options);
 }

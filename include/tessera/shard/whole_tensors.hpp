@@ -51,6 +51,9 @@ class WholeTensors {
   // brings updates and weights.
   virtual DType type() const = 0;
   virtual std::size_t planes() const { return 1; }
+  // Shell patterns over full names that a user gave it: finalize() refuses one that matches no parameter which the
+  // optimizer updates.
+  virtual std::vector<std::string> patterns() const { return {}; }
   // Whether it wants to see the tensor whole; then what transform() needs and costs there. A function of its arguments
   // alone, so that all ranks decide alike. Not asked for tensors without elements.
   virtual std::optional<plan::WholeSpec> wants(std::string_view name, const Shape& shape, DeviceKind device) const = 0;

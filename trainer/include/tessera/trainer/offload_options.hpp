@@ -17,7 +17,7 @@ void add_offload_options(CommandLine& line, tessera::Offload& offload, std::file
 
 // Refuses what these cannot mean, with parameters of this precision; is_searched: what moves is not said, but found, so
 // that --offload-to may stand alone. Throws OptionError.
-void check_offload_options(const CommandLine& line, const tessera::Offload& offload,
+void check_offload_options(const CommandLine& line, const tessera::Offload& offload, const std::filesystem::path& disk,
                            const tessera::Precision& precision, bool is_searched = false);
 
 // Activations go where units say how much their forward windows leave (UnitOptions::saved): throws OptionError where
