@@ -138,8 +138,8 @@ Product arranged(const Gemm<float>& of, bool a_is_smaller) {
 // A part of `whole`, which may be all of it: the whole decides how sums are formed.
 void multiply_floats(const Gemm<float>& of, const Gemm<float>& whole) {
   for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
-  static const FloatProducts* const products = find_float_products();
-  if (products == nullptr || active_product_set() == ProductSet::openblas) return call_blas(of);
+  const FloatProducts* const products = active_float_products();
+  if (products == nullptr) return call_blas(of);
   const bool a_is_smaller = whole.m < whole.n;
   Product product = arranged(of, a_is_smaller);
   product.block_depth = products->block_depth(arranged(whole, a_is_smaller));
@@ -293,7 +293,7 @@ Gemm<T> part_of(const Gemm<T>& whole, bool by_rows, std::size_t begin, std::size
 template <typename T>
 parallel::Shares shares_of_product(const Gemm<T>& whole) {
   constexpr std::size_t least_work = std::size_t{1} << 20;  // multiplications, for which a helper is worth waking
-  constexpr std::size_t unit = 96;                          // whole tiles, of 12 and of 32
+  constexpr std::size_t unit = 96;                          // whole tiles, of 6 and of 16, or of 12 and of 32
   const std::size_t work_of_each = std::min(whole.m, whole.n) * whole.k;
   // Shares of a large product wait for memory, and one of them for a core when gradients are reduced beside it: smaller
   // ones even that out. Others would only rearrange their smaller operand more often.

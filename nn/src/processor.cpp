@@ -25,10 +25,11 @@ std::string products_of_bf16(ProductSet set) {
 std::string computed_with() {
   const ProductSet set = active_product_set();
   const std::string blas = fmt::format("by OpenBLAS for {}", openblas_get_corename());
-  const bool ours = set != ProductSet::openblas && find_float_products() != nullptr;
+  const FloatProducts* const ours = active_float_products();
   return fmt::format("rows with {}; products of fp32 {}, of bf16 {}, of fp16 as fp32, of fp64 {}; {} thread{}",
-                     to_string(kernels::active_instruction_set()), ours ? "for AVX-512" : blas, products_of_bf16(set),
-                     blas, parallel::threads(), parallel::threads() == 1 ? "" : "s");
+                     to_string(kernels::active_instruction_set()),
+                     ours == nullptr ? blas : fmt::format("for {}", ours->name), products_of_bf16(set), blas,
+                     parallel::threads(), parallel::threads() == 1 ? "" : "s");
 }
 
 std::string computed_with_on_cuda() {

@@ -6,7 +6,7 @@ namespace tessera::nn {
 
 const RowTable& active_rows() { return portable_rows(); }
 
-const FloatProducts* find_float_products() { return nullptr; }
+const FloatProducts* find_float_products(kernels::InstructionSet) { return nullptr; }
 const PairProducts* find_pair_products() { return nullptr; }
 
 }  // namespace tessera::nn

@@ -14,16 +14,19 @@ const RowTable& active_rows() {
   return portable_rows();
 }
 
-const FloatProducts* find_float_products() {
-  static constexpr FloatProducts avx512{multiply_avx512, block_depth_avx512};
-  const bool available = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return available ? &avx512 : nullptr;
+const FloatProducts* find_float_products(kernels::InstructionSet set) {
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (set == kernels::InstructionSet::avx512 && has_avx512) return &avx512_products();
+  if (set == kernels::InstructionSet::avx2 && has_avx2) return &avx2_products();
+  return nullptr;
 }
 
 const PairProducts* find_pair_products() {
   static constexpr PairProducts avx512{multiply_bf16_avx512, multiply_rounded_bf16_avx512};
-  const bool available = find_float_products() != nullptr && __builtin_cpu_supports("avx512bf16");
+  const bool available =
+      find_float_products(kernels::InstructionSet::avx512) != nullptr && __builtin_cpu_supports("avx512bf16");
   return available ? &avx512 : nullptr;
 }
 

@@ -198,7 +198,7 @@ template <typename T>
 bool products_are_ours() {
   const ProductSet set = active_product_set();
   if (std::is_same_v<T, bf16> && set == ProductSet::onednn) return false;
-  return !std::is_same_v<T, double> && set != ProductSet::openblas && find_float_products() != nullptr;
+  return !std::is_same_v<T, double> && active_float_products() != nullptr;
 }
 
 template <typename T>

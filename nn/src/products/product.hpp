@@ -1,10 +1,12 @@
-// Matrix products in fp32 on the calling thread, for processors with AVX-512: made for the products of a training step,
-// of which one operand is much larger than the other, and is used once. The larger one is not rearranged where that can
-// be helped.
+// Matrix products in fp32 on the calling thread, for processors with AVX-512 or AVX2: made for the products of a
+// training step, of which one operand is much larger than the other, and is used once. The larger one is not rearranged
+// where that can be helped.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "tessera/kernels/instruction_set.hpp"
 
 namespace tessera::nn {
 
@@ -34,18 +36,18 @@ using Product = ProductOf<float>;
 // How many floats of scratch memory any product needs, aligned to 64 bytes.
 inline constexpr std::size_t product_scratch = (1 << 18) + (1 << 14);
 
-void multiply_avx512(const Product& product, float* scratch);
-std::size_t block_depth_avx512(const Product& product);
-
-// The functions for a processor.
+// The functions of an instruction set.
 struct FloatProducts {
+  const char* name;  // of the set, for messages
   void (*multiply)(const Product&, float* scratch);
   // Into what parts the depth of a product of these extents is cut. Of a product that is itself cut into several, to
   // have the same bits, this must be the whole one's.
   std::size_t (*block_depth)(const Product&);
 };
-// Null: there are none for this one, and the BLAS must do.
-const FloatProducts* find_float_products();
+const FloatProducts& avx2_products();
+const FloatProducts& avx512_products();
+// Null where the set has none, or the processor has not the set: the BLAS must do.
+const FloatProducts* find_float_products(kernels::InstructionSet set);
 
 // The same of matrices of bf16, given by their bits, for processors with AVX512_BF16. Sums are formed in fp32 from
 // pairs of products (VDPBF16PS), which takes denormal numbers for zero. depth at most 512, columns at most 512; one of

@@ -1,7 +1,8 @@
 // The layers' bits depend on what computes them on this machine, and so does the speed. Variables cap its processor, to
 // have another processor's bits on this one: TESSERA_INSTRUCTION_SET (instruction_set.hpp) for rows and kernels, and
-// for products TESSERA_PRODUCTS: "openblas", "avx512", "avx512_bf16" or "onednn" (AMX's are taken only by that). A
-// value that this build or machine does not have is a UsageError. (Convolutions: tessera/vision/convolution.hpp.)
+// for products TESSERA_PRODUCTS: "openblas", "avx2", "avx512", "avx512_bf16" or "onednn" (AMX's are taken only by
+// that). A value that this build or machine does not have is a UsageError. (Convolutions:
+// tessera/vision/convolution.hpp.)
 //
 // On CUDA devices TESSERA_ATTENTION, "own" or "cudnn", chooses what computes attention: cuDNN where it can be opened,
 // unless it says otherwise. Of the algorithms that cuBLASLt proposes for a product, TESSERA_CUDA_PRODUCTS takes the
