@@ -664,9 +664,9 @@ class ShardedModule::Implementation : public TensorOwner {
   void leave_plan(std::size_t unit, const std::string& cause) {
     if (unplanned_) return;
     if (!begins_step_ || sharded_->plan().diverges()) throw UsageError(cause);
-    meet(
-        fmt::format("unit {} came in an order that is not learnt, as it must on every rank (learn() knows the longest)",
-                    units_[unit].name));
+    meet(fmt::format(
+        "unit {} came {}, an order that is not learnt, as it must on every rank (learn() knows the longest)",
+        units_[unit].name, used_.empty() ? std::string("first") : fmt::format("behind {}", units_[used_.back()].name)));
     UnitOrder used = used_;
     finish_windows();
     used_ = std::move(used);
