@@ -189,7 +189,9 @@ void check_groups(const ModelState& model, const plan::Plan& plan) {
       for (const Parameter* parameter : unit->parameters()) of_it.push_back(parameter->name());
     }
   }
-  for (const auto& [optimizer, updated] : names) {
+  for (const auto& entry : names) {
+    const Optimizer* const optimizer = entry.first;
+    const std::vector<std::string>& updated = entry.second;
     const auto require_match = [&](const std::string& what, const std::vector<std::string>& patterns) {
       const auto is_matched = [&](const std::string& name) {
         return std::any_of(patterns.begin(), patterns.end(),
