@@ -1,5 +1,5 @@
-// Matrix products: the one door to them. fp32 goes to products/ where the processor has AVX-512, and bf16 where it
-// multiplies bf16 (AVX512_BF16), or to oneDNN where it has tiles (AMX); all else goes to OpenBLAS, 16-bit types
+// Matrix products: the one door to them. fp32 goes to products/ where the processor has AVX-512 or AVX2, and bf16 where
+// it multiplies bf16 (AVX512_BF16), or to oneDNN where it has tiles (AMX); all else goes to OpenBLAS, 16-bit types
 // widened, which was taken because it needs no OpenMP runtime and comes with pkg-config. Which of them it is depends on
 // the processor (products/choice.hpp), and so do the bits; those of libraries depend on the number of threads, too.
 #pragma once

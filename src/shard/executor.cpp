@@ -35,8 +35,8 @@ void limit_waits(StreamOptions& options, const World& world) {
   };
 }
 
-// A rank that meets nobody has nothing but sums of gradients to run beside its passes, and those of small units end
-// sooner than a thread wakes up (docs/benchmarks/torch-module.md).
+// A rank that meets nobody has nothing but sums of gradients to run beside its passes, and those of small units are not
+// worth a thread that wakes up for them (docs/benchmarks/torch-module.md).
 bool runs_on_caller(const plan::Plan& plan, const World& world, const Diagnostics& diagnostics) {
   constexpr std::size_t too_little_for_a_thread = std::size_t{1} << 18;  // parameters
   if (world.size() > 1 || world.device().kind() != DeviceKind::cpu) return false;

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <thread>
 #include <vector>
 
+#include "product_sets.hpp"
 #include "reference.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/threads.hpp"
@@ -206,7 +208,7 @@ TEST_CASE("ranks_that_multiply_at_the_same_time_get_the_same_bits") {
 
 // Larger than the blocks in which products are cut, in every direction; the last but one is so large that results are
 // stored past the caches.
-TEST_CASE("products_of_several_blocks_are_right_and_leave_alone_what_stands_beside_them") {
+void check_several_blocks() {
   set_threads(1);
   for (const Shape3& s : std::vector<Shape3>{
            {13, 1100, 700}, {1100, 13, 700}, {64, 40, 2500}, {25, 33, 513}, {1030, 1056, 20}, {1, 700, 1030}}) {
@@ -216,8 +218,10 @@ TEST_CASE("products_of_several_blocks_are_right_and_leave_alone_what_stands_besi
       for (const bool tb : {false, true}) {
         const std::vector<double> expected = reference(s, a, ta, b, tb);
         for (const std::size_t gap : {0, 16, 3}) {
-          std::vector<float> c(s.m * (s.n + gap), 7.25f);
-          Gemm<float> of{.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c.data(), .m = s.m, .n = s.n, .k = s.k};
+          // On a line of memory, and beside one.
+          std::vector<float> memory(s.m * (s.n + gap) + 32, 7.25f);
+          float* const c = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) / 4 + gap % 2;
+          Gemm<float> of{.a = {a.data(), ta}, .b = {b.data(), tb}, .c = c, .m = s.m, .n = s.n, .k = s.k};
           of.c_stride = s.n + gap;
           gemm(of);
           of.add = true;
@@ -239,6 +243,15 @@ TEST_CASE("products_of_several_blocks_are_right_and_leave_alone_what_stands_besi
   }
 }
 
+TEST_CASE("products_of_several_blocks_are_right_and_leave_alone_what_stands_beside_them") {
+  for (const ProductSet set : available_product_sets()) {
+    if (set > ProductSet::avx512) continue;  // the same floats
+    CAPTURE(to_string(set));
+    const WithProducts now(set);
+    check_several_blocks();
+  }
+}
+
 // A matrix whose rows stand 5 elements apart, in NaNs: `rows` rows of `columns`.
 template <typename T>
 std::vector<T> among_nans(const std::vector<T>& values, std::size_t rows, std::size_t columns) {
@@ -247,7 +260,8 @@ std::vector<T> among_nans(const std::vector<T>& values, std::size_t rows, std::s
   return memory;
 }
 
-TEST_CASE_TEMPLATE("nothing_beside_the_operands_gets_into_a_product", T, float, bf16, fp16) {
+template <typename T>
+void check_among_nans() {
   for (const int threads : {1, 2}) {
     set_threads(threads);
     for (const Shape3& s : std::vector<Shape3>{{1, 1, 1}, {12, 32, 33}, {13, 33, 7}, {25, 65, 513}, {70, 3, 101}}) {
@@ -271,6 +285,14 @@ TEST_CASE_TEMPLATE("nothing_beside_the_operands_gets_into_a_product", T, float, 
     }
   }
   set_threads(1);
+}
+
+TEST_CASE_TEMPLATE("nothing_beside_the_operands_gets_into_a_product", T, float, bf16, fp16) {
+  for (const ProductSet set : available_product_sets()) {
+    CAPTURE(to_string(set));
+    const WithProducts now(set);
+    check_among_nans<T>();
+  }
 }
 
 // Whole numbers, whose sums are the same in any order.

@@ -180,7 +180,9 @@ TEST_CASE("what_multiplies_is_said") {
     CHECK(says("of bf16 by oneDNN") == (set == ProductSet::onednn));
     CHECK(says("of bf16 for AVX512_BF16") == (set == ProductSet::avx512_bf16));
     CHECK(says("of bf16 as fp32") == (set != ProductSet::onednn && set != ProductSet::avx512_bf16));
-    CHECK(says("of fp32 by OpenBLAS") == (active_float_products() == nullptr));
+    CHECK(says("of fp32 for AVX2") == (set == ProductSet::avx2));
+    const bool is_wider = find_float_products(tessera::kernels::InstructionSet::avx512) != nullptr;
+    CHECK(says("of fp32 for AVX-512") == (is_wider && set > ProductSet::avx2));
   }
 }
 
@@ -188,6 +190,10 @@ TEST_CASE("what_multiplies_is_said") {
 TEST_CASE("a_set_that_is_not_there_is_refused") {
   const std::vector<ProductSet> available = available_product_sets();
   CHECK(available.front() == ProductSet::openblas);
+#if defined(__x86_64__)
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  CHECK((std::count(available.begin(), available.end(), ProductSet::avx2) == 1) == has_avx2);
+#endif
   for (const ProductSet set : {ProductSet::avx2, ProductSet::avx512, ProductSet::avx512_bf16, ProductSet::onednn}) {
     if (std::find(available.begin(), available.end(), set) != available.end()) continue;
     CHECK_THROWS_WITH_AS(select_product_set(set), doctest::Contains("available: openblas"), UsageError);

@@ -35,7 +35,7 @@ constexpr std::size_t tile_rows = 12;
 [[gnu::always_inline]] inline Floats sum_of(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 [[gnu::always_inline]] inline Floats product_and_sum(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 
-// The first `count`, or all; zeros in place of the others.
+// These take the first `count` lanes, or all; the others are loaded as zeros and not stored.
 [[gnu::always_inline]] inline Floats load_first(const float* from, std::size_t count) {
   return _mm512_maskz_loadu_ps(first_lanes(count), from);
 }
@@ -68,7 +68,7 @@ constexpr std::size_t tile_rows = 6;
 [[gnu::always_inline]] inline Floats sum_of(Floats a, Floats b) { return _mm256_add_ps(a, b); }
 [[gnu::always_inline]] inline Floats product_and_sum(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 
-// The first `count`, or all; zeros in place of the others.
+// These take the first `count` lanes, or all; the others are loaded as zeros and not stored.
 [[gnu::always_inline]] inline Floats load_first(const float* from, std::size_t count) {
   return _mm256_maskload_ps(from, first_lanes(count));
 }

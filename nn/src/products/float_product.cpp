@@ -63,7 +63,7 @@ struct Tile {
   float* c;
   std::size_t c_row;
   bool add;
-  bool stream;  // past the caches; c is aligned to a register's bytes
+  bool stream;  // past the caches; c is aligned to 64 bytes
 };
 
 // The numbers of a that one step of the depth needs.
@@ -145,8 +145,10 @@ TileFunction short_tile(std::size_t rows, std::index_sequence<rows_less_one...>)
 
 template <Reads a>
 TileFunction whole_tile(Reads b) {
-  return b == Reads::rearranges ? multiply_tile<tile_rows, a, Reads::rearranges>
-                                : multiply_tile<tile_rows, a, Reads::rearranged>;
+  if constexpr (tiles_rearrange) {
+    if (b == Reads::rearranges) return multiply_tile<tile_rows, a, Reads::rearranges>;
+  }
+  return multiply_tile<tile_rows, a, Reads::rearranged>;
 }
 
 // Tiles of fewer rows than tile_rows rearrange nothing.
@@ -155,7 +157,10 @@ TileFunction tile_function(std::size_t rows, Reads a, Reads b) {
   if (rows < tile_rows && a == Reads::in_place) return short_tile<Reads::in_place>(rows, fewer);
   if (rows < tile_rows) return short_tile<Reads::rearranged>(rows, fewer);
   if (a == Reads::in_place) return whole_tile<Reads::in_place>(b);
-  return a == Reads::rearranges ? whole_tile<Reads::rearranges>(b) : whole_tile<Reads::rearranged>(b);
+  if constexpr (tiles_rearrange) {
+    if (a == Reads::rearranges) return whole_tile<Reads::rearranges>(b);
+  }
+  return whole_tile<Reads::rearranged>(b);
 }
 
 // ---- rearranging apart from tiles ----
@@ -221,8 +226,8 @@ class BlockProduct {
   BlockProduct(const Product& of, const Block& block, float* scratch)
       : of_(of), block_(block), panels_(scratch), room_(scratch + block_floats) {
     // A result is streamed when each of its lines is written whole, and once.
-    stream_ = !of.add && block.depth == of.depth && of.c_column == 1 && of.c_row % vector == 0 &&
-              of.columns % tile_columns == 0 && reinterpret_cast<std::uintptr_t>(of.c) % sizeof(Floats) == 0 &&
+    stream_ = !of.add && block.depth == of.depth && of.c_column == 1 && of.c_row % 16 == 0 &&
+              of.columns % tile_columns == 0 && reinterpret_cast<std::uintptr_t>(of.c) % 64 == 0 &&
               of.rows * of.columns > streamed_floats;
   }
 
