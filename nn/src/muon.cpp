@@ -104,7 +104,7 @@ class MuonOptimizer final : public Optimizer, WholeTensors {
   }
 
   DType type() const final { return DType::bf16; }
-  // Those that it has by default are of many models.
+  // The default patterns name layers of many models, so they need not match.
   std::vector<std::string> patterns() const final {
     std::vector<std::string> given = settings_.elementwise;
     const std::vector<std::string> usual = Muon{}.elementwise;

@@ -371,6 +371,15 @@ class Fit(unittest.TestCase):
             del machine["host_update"]
             other.write_text(json.dumps(machine))
             self.assertIn('add "host_update"', plan_runs.run(TOOL, *on_host, other).stderr)
+            # Settings that cannot be timed stand back; alone, they are refused.
+            search = ["--time", "--machine", other, "--fastest", "--fit"]
+            alone = plan_runs.run(TOOL, *options, *search, updated["peak"] - updated["host"])
+            self.assertIn('add "host_update"', alone.stderr)
+            zero1 = ["zero1" if option == "zero2" else option for option in options]
+            moved = plan(*zero1, "--offload", "optimizer,masters")
+            all_strategies = [option for option in options if option not in ("--strategy", "zero2")]
+            wide = plan(*all_strategies, *search, moved["peak"] - moved["host"] - 1)
+            self.assertEqual({setting["strategy"] for setting in wide["settings"]} & {"zero1", "fsdp"}, {"fsdp"})
         fastest = [*options, *timed, "--fastest", "--fit", there["peak"] - there["host"]]
         self.assertGreater(plan(*fastest)["best"]["time"]["seconds_of_moving"], 0)
         self.assertRegex(plan_runs.run(TOOL, *fastest).stdout, "copies to the device's memory and back cost .*s of the step")

@@ -161,6 +161,9 @@ std::vector<TimedSetting> compare_times(const Subject& subject, const Setting& s
 
 namespace {
 
+// A machine without a link to its host's memory moves nothing there, and needs no rate.
+bool knows_updates_of_host(const Machine& machine) { return !machine.host_update.empty() || machine.to_host.empty(); }
+
 // States and masters that are all in the host's memory may be updated there, too, also ahead of the norm: the quickest
 // of these that fits.
 TimedSetting timed_where_quickest(const FitQuestion& question, Setting setting,
@@ -168,9 +171,8 @@ TimedSetting timed_where_quickest(const FitQuestion& question, Setting setting,
   using tessera::MemorySpace;
   TimedSetting best = timed(question.subject, setting, states, time);
   tessera::Offload& offload = setting.options.offload;
-  const bool is_known = !time.machine.host_update.empty() || time.machine.to_host.empty();
   const bool all_there = offload.optimizer == MemorySpace::host && offload.masters == MemorySpace::host;
-  if (!question.freedom.offload || !all_there || !is_known) return best;
+  if (!question.freedom.offload || !all_there || !knows_updates_of_host(time.machine)) return best;
   offload.update = MemorySpace::host;
   for (const tessera::Ahead ahead : {tessera::Ahead::no, tessera::Ahead::revocable}) {
     offload.ahead = ahead;
@@ -185,9 +187,16 @@ TimedSetting timed_where_quickest(const FitQuestion& question, Setting setting,
 
 std::vector<TimedSetting> fastest_of(const Fit& fit, const FitQuestion& question,
                                      const std::vector<plan::StateSpec>& states, const TimeSetting& time) {
+  // Settings that the machine's file cannot time stand back for others; alone, they get the error that says what to
+  // add.
+  const auto is_timed = [&](const FitCandidate& candidate) {
+    return candidate.setting.options.offload.update != tessera::MemorySpace::host ||
+           knows_updates_of_host(time.machine);
+  };
+  const bool all = std::none_of(fit.fitting.begin(), fit.fitting.end(), is_timed);
   std::vector<TimedSetting> result;
   for (const FitCandidate& candidate : fit.fitting)
-    result.push_back(timed_where_quickest(question, candidate.setting, states, time));
+    if (all || is_timed(candidate)) result.push_back(timed_where_quickest(question, candidate.setting, states, time));
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.rate > b.rate; });
   return result;
 }

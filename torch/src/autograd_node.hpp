@@ -16,7 +16,8 @@ using NodePointer = decltype(::torch::autograd::impl::grad_accumulator(std::decl
 inline constexpr bool nodes_are_shared = std::is_same_v<NodePointer, std::shared_ptr<Node>>;
 using WeakNodePointer = std::conditional_t<nodes_are_shared, std::weak_ptr<Node>, c10::weak_intrusive_ptr<Node>>;
 
-// Libtorch 1.13 does not say which node runs: then it is none. A function that is no template is the better choice.
+// Libtorch 1.13 does not say which node runs: then it is none. Overload resolution prefers a later libtorch's function,
+// which is no template.
 namespace unsaid {
 template <typename = void>
 NodePointer get_current_node() {

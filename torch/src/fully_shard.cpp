@@ -929,10 +929,14 @@ class ShardedModule::Implementation : public TensorOwner {
   // Windows open in the order of one thread's operators, and autograd numbers nodes by thread.
   void require_own_thread(const std::string& parameter, const std::string& operation) const {
     if (!in_pass() || std::this_thread::get_id() == thread_) return;
+    const bool by_autograd = call_of_graph_task() != nullptr;
     throw UsageError(fmt::format(
-        "rank {}: {} uses parameter {} on another thread than the pass that it is part of: let the rank's own thread "
-        "compute all of a pass (libtorch divides operators among LaunchOptions::threads)",
-        world_.rank(), operation, parameter));
+        "rank {}: {} uses parameter {} on another thread than the pass that it is part of: {}", world_.rank(),
+        operation, parameter,
+        by_autograd
+            ? "on CUDA autograd has threads of its own, so torch::autograd::grad() takes units in one, named({})"
+            : "let the rank's own thread compute all of a pass (libtorch divides operators among "
+              "LaunchOptions::threads)"));
   }
 
   // The plan is made anew for what is trained from now on, and what no more: the same on every rank.

@@ -261,7 +261,8 @@ bool ParameterTensor::has_given_gradient() const {
 
 void ParameterTensor::require_no_gradient() const {
   const at::Tensor& gradient = tensor_.grad();
-  if (!gradient.defined() || gradient.count_nonzero().item<std::int64_t>() == 0) return;
+  if (!gradient.defined() || !tensor_.requires_grad()) return;
+  if (gradient.layout() == at::kStrided && gradient.count_nonzero().item<std::int64_t>() == 0) return;
   throw UsageError(fmt::format(
       "parameter {} has a gradient from before finalize(), which the first step would not count: drop it in front of "
       "that, by zero_grad() of the module",
