@@ -20,10 +20,11 @@ SECONDS = 60  # for a machine with other things to do
 # that wait, any of which may say first that its neighbour did not come.
 STALLED = [r'waited up to 2 s in broadcast "d?x\d" \(communicator (for|back)ward messages over pipeline pairs from \d, #\d+\) '
            r'for rank \d, which did not come']
-DEAD = [r'process of rank 2 has ended while rank 1 waited in broadcast "d?x2"']
+DEAD = [r'process of rank 2 has ended (while rank 1 waited in broadcast "d?x2"|before rank 1 could open its memory)']
 KILLED_BY_MPIRUN = [r"rank 2 with PID.* signal 9"]  # mpirun may be quicker than the other ranks
 # Rank 3 of three stages of two slices each dies: the other slice waits for a sum, the others of its place for messages.
-DEAD_SLICE = [r'process of rank 3 has ended while rank \d waited in (broadcast "d?x\d"|reduce-scatter "layer1\.sum")']
+DEAD_SLICE = [r'process of rank 3 has ended while rank \d waited in (broadcast "d?x\d"|reduce-scatter "layer1\.sum")',
+              r"process of rank 3 has ended before rank \d could open its memory"]
 
 
 def on_threads(ranks, *command):

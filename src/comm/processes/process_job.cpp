@@ -341,11 +341,23 @@ const std::byte* ProcessJob::address(int rank, const shared::Data& there) {
   Mapped& mapped = peers_[static_cast<std::size_t>(rank)][slot];
   if (mapped.generation != entry.generation) {
     forget_stale_arenas();
-    mapped.memory =
-        SharedMemory::open({.owner = member(rank).process, .descriptor = entry.descriptor, .size = Bytes(entry.size)});
+    mapped.memory = open_memory(rank, entry.descriptor, Bytes(entry.size));
     mapped.generation = entry.generation;
   }
   return mapped.memory.data() + there.offset;
+}
+
+SharedMemory ProcessJob::open_memory(int rank, int descriptor, Bytes size) const {
+  try {
+    return SharedMemory::open({.owner = process_of(rank), .descriptor = descriptor, .size = size});
+  } catch (const CommunicationError&) {
+    // The system closes a process's files a little before it counts as ended.
+    const auto late = steady_clock::now() + std::chrono::seconds(1);
+    while (!has_ended(rank) && steady_clock::now() < late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!has_ended(rank)) throw;
+    throw CommunicationError(
+        fmt::format("the process of rank {} has ended before rank {} could open its memory", rank, place_.rank));
+  }
 }
 
 // A peer's arena that is gone is memory as long as it is mapped here.

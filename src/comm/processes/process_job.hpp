@@ -67,6 +67,9 @@ class ProcessJob final : public JobMember {
   pid_t process_of(int rank) const { return member(rank).process; }
   // True once the process of a rank of this host is no more. A launcher hears of other hosts' processes.
   bool has_ended(int rank) const;
+  // Memory that a rank of this host shares. Throws CommunicationError, which names the rank where it has ended
+  // meanwhile.
+  SharedMemory open_memory(int rank, int descriptor, Bytes size) const;
 
   SignOfLife::Clock::time_point life_of(int rank) const { return member(rank).life.last(); }
   // When another host's process last answered this one's question.

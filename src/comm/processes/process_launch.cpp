@@ -49,7 +49,7 @@ class ProcessBackend final : public World::Backend {
     creation_.run_creation(label, memory.file().descriptor, [&] {
       if (maker == job_.rank()) return;
       const int descriptor = creation_.creation_descriptor(maker);
-      memory = SharedMemory::open({.owner = job_.process_of(maker), .descriptor = descriptor, .size = size});
+      memory = job_.open_memory(maker, descriptor, size);
     });
     return memory;
   }
