@@ -584,8 +584,9 @@ std::ptrdiff_t threads_of_a_model(std::size_t width, const tessera::Diagnostics&
     model.add(first, "first");
     model.add(second, "second");
     model.finalize(tessera::AdamW{});
-    model.forward(second, model.forward(first, Values(10, 0.5f)));
-    model.backward(first, model.backward(second, Values(6, 0.25f)));
+    const Values x(10, 0.5f), dy(6, 0.25f);  // layers look at them until their backward pass
+    model.forward(second, model.forward(first, x));
+    model.backward(first, model.backward(second, dy));
     model.update();
     model.synchronize();
     more = threads() - before;
