@@ -49,7 +49,9 @@ struct Layer final : Module {
     bring(last, 0);
     window.collect<float>(last);
   }
-  void backward(Window& window) { std::ranges::fill(window.gradient(weight), 0.0f); }
+  void backward(Window& window) {  // in a task: where compute is queued, gradients are its stream's
+    window.stream().submit([gradient = window.gradient(weight)] { std::ranges::fill(gradient, 0.0f); });
+  }
   std::vector<float> expected(std::size_t rank, std::size_t ranks, std::size_t brought) const {
     std::vector<float> result;
     for (std::size_t r = 0; r < ranks; ++r)
