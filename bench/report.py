@@ -175,7 +175,7 @@ def products_table(figures):
     for product in dict.fromkeys(product for product, _ in rates):
         cells = [f"{rates[product, who]:.3g}" if (product, who) in rates else "" for who in contestants]
         yield f"| {product} | " + " | ".join(cells) + " |"
-    yield "\nGFLOP/s on one thread.\n"
+    yield "\nGFLOP/s on one thread; the limit is that of multiply-adds on registers alone.\n"
 
 
 def all_figures(runner):

@@ -42,4 +42,8 @@ std::optional<std::function<void()>> onednn_product(const PlainProduct& product,
 // The version of oneDNN and its instruction set, or "without oneDNN".
 std::string onednn_in_words();
 
+// So many operations as fused multiply-adds on registers, in the instruction set in use, on the calling thread. None:
+// not of this one.
+std::optional<std::function<void()>> multiply_adds(std::size_t operations);
+
 }  // namespace bench

@@ -1,4 +1,5 @@
-// The matrix products of the trainers' steps, one by one: nn's beside OpenBLAS's and oneDNN's, in turn.
+// The matrix products of the trainers' steps, one by one: nn's beside OpenBLAS's and oneDNN's, in turn, and on one
+// thread beside as many multiply-adds on registers alone.
 //
 // usage: products [--threads N] [--precision P] [--rounds N] [--tiny]    prints figures, one per line
 //
@@ -142,13 +143,14 @@ void measure_shape(const Shape& shape, const Options& options) {
       require_same(way, layer.theirs.data, each.name);
       all.push_back(std::move(each));
     }
+    const std::size_t operations = 2 * way.plain.m * way.plain.n * way.plain.k;
+    if (auto limit = multiply_adds(operations); limit && options.threads == 1) all.push_back({"limit", *limit});
     std::vector<std::function<void()>> bodies;
     for (const Contestant& each : all) bodies.push_back(each.run);
     const std::vector<double> seconds = alternate(bodies, options.rounds);
-    const double operations = 2.0 * static_cast<double>(way.plain.m * way.plain.n * way.plain.k);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      print_figure(fmt::format("{}/{}/{}", shape.name, way.name, all[i].name), operations / seconds[i] / 1e9,
-                   "GFLOP/s");
+      print_figure(fmt::format("{}/{}/{}", shape.name, way.name, all[i].name),
+                   static_cast<double>(operations) / seconds[i] / 1e9, "GFLOP/s");
     }
   }
   stream.rethrow_failure();

@@ -193,19 +193,31 @@ void add_widened(const Gemm<T>& of, const TilePart& part) {
   multiply_floats(floats, floats);
 }
 
-// The bits of an operand from an element on.
-Operand<std::uint16_t> bits_from(const Operand<bf16>& operand, std::size_t row, std::size_t column) {
+// An operand from an element on, whose numbers may be given as `Number`.
+template <typename Number, typename T>
+Operand<Number> operand_from(const Operand<T>& operand, std::size_t row, std::size_t column) {
   if (operand.transposed) std::swap(row, column);
-  return {reinterpret_cast<const std::uint16_t*>(operand.data + row * operand.stride + column), operand.transposed,
+  return {reinterpret_cast<const Number*>(operand.data + row * operand.stride + column), operand.transposed,
           operand.stride};
 }
 
-// A part of a product of bf16 as the processor multiplies it.
-PairProduct pairs_of(const Gemm<bf16>& of, const TilePart& part) {
-  const PairProduct product = product_of(
-      bits_from(of.a, part.rows.begin, part.depth.begin), bits_from(of.b, part.depth.begin, part.columns.begin),
-      {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
+// A part of a product of 16 bits as products/ multiply it.
+template <typename Number, typename T>
+ProductOf<Number> part_of(const Gemm<T>& of, const TilePart& part) {
+  const ProductOf<Number> product =
+      product_of(operand_from<Number>(of.a, part.rows.begin, part.depth.begin),
+                 operand_from<Number>(of.b, part.depth.begin, part.columns.begin),
+                 {part.sums, part.columns.count, part.rows.count, part.columns.count, part.depth.count, part.add});
   return smaller_as_b(product, of.m < of.n);
+}
+
+PairProduct pairs_of(const Gemm<bf16>& of, const TilePart& part) { return part_of<std::uint16_t>(of, part); }
+
+void add_halves(const FloatProducts& by, const Gemm<bf16>& of, const TilePart& part) {
+  by.multiply_bf16(part_of<bf16>(of, part), product_room());
+}
+void add_halves(const FloatProducts& by, const Gemm<fp16>& of, const TilePart& part) {
+  by.multiply_fp16(part_of<fp16>(of, part), product_room());
 }
 
 const PairProducts& pair_products() {
@@ -213,7 +225,7 @@ const PairProducts& pair_products() {
   return found;
 }
 
-// Without widening, where the processor multiplies bf16.
+// Without widening, where the processor multiplies bf16; own products widen what they rearrange.
 template <typename T>
 void add_product(const Gemm<T>& of, const TilePart& part) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -221,6 +233,7 @@ void add_product(const Gemm<T>& of, const TilePart& part) {
       return pair_products().multiply(pairs_of(of, part), product_room());
     }
   }
+  if (const FloatProducts* const own = active_float_products()) return add_halves(*own, of, part);
   add_widened(of, part);
 }
 

@@ -2,7 +2,7 @@
 """However a trainer is run on the same mesh, in the same precision and with the same micro-batches, it computes the same bits:
 losses, gradient norms, evaluations and weights; and in each run the planned bytes are those measured.
 
-usage: bitwise_matrix_test.py MATRIX PROGRAM [--full | --test-modes] [--mpirun MPIRUN]
+usage: bitwise_matrix_test.py MATRIX PROGRAM [--full | --test-modes] [--mpirun MPIRUN] [--avx2]
 
 A matrix has factors, and a run has a value of each. Some factors change the bits; each combination of those has a reference,
 the run with the first value of every other factor (ddp), on ranks that are threads and without test modes. Runs are a selection
@@ -10,7 +10,7 @@ in which every pair of values of any two factors occurs in three runs at least (
 faults of a schedule come from one option, or from two that meet. They are drawn greedily from the product, each the one that has
 most pairs not seen yet; the same every time. --full runs the whole product.
 The test modes are random delays, poisoned slots, touched ranges and a queued compute stream: --test-modes adds them to every
-run, and a matrix that says so has them in every other one.
+run, and a matrix that says so has them in every other one. --avx2 caps the processor to AVX2; one that has not even that skips.
 """
 import argparse
 import concurrent.futures
@@ -166,6 +166,14 @@ def selection(product):
     return chosen
 
 
+def cap_to_avx2():
+    flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    if not {"avx2", "fma"} <= set(flags):
+        print("this processor has no AVX2")
+        sys.exit(77)
+    os.environ |= {"TESSERA_INSTRUCTION_SET": "avx2", "TESSERA_PRODUCTS": "avx2", "OPENBLAS_CORETYPE": "Haswell"}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("matrix", choices=MATRICES)
@@ -173,7 +181,10 @@ def main():
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--test-modes", action="store_true")
     parser.add_argument("--mpirun")
+    parser.add_argument("--avx2", action="store_true")
     given = parser.parse_args()
+    if given.avx2:
+        cap_to_avx2()
     matrix = MATRICES[given.matrix]
     same = {name: [value for value in values if value != "mpirun" or given.mpirun] for name, values in matrix.same.items()}
     product = list(itertools.product(*same.values(), *matrix.other.values()))

@@ -194,7 +194,8 @@ TEST_CASE("equal_units_take_one_slot_more_than_the_prefetch_depth_and_two_gradie
 TEST_CASE("windows_read_masters_where_parameters_are_sharded_over_one_rank_alone") {
   const Precision bf16_masters{.parameter = DType::bf16, .gradient = DType::bf16, .masters = DType::bf16};
   for (const Strategy strategy : {Strategy::fsdp, Strategy::hsdp, Strategy::hfsdp}) {
-    for (const auto& [ranks, replicas] : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 3}, {4, 2}}) {
+    for (const auto& mesh : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 3}, {4, 2}}) {
+      const std::size_t ranks = mesh.first, replicas = mesh.second;
       const auto slots = [&](const Precision& precision) {
         const Plan plan = compile(input_of(
             chain_model(3), {.strategy = strategy, .precision = precision, .ranks = ranks, .replicas = replicas}));

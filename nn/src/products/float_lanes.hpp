@@ -1,15 +1,18 @@
 // The floats of one register, in AVX-512 or in AVX2, whichever the source is compiled for, and the tile of a product
-// that registers hold: two of them wide, and as high as leaves room for one step's operands.
+// that registers hold: two of them wide, and as high as leaves room for one step's operands. Numbers of 16 bits become
+// floats as they are loaded.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if defined(__AVX512F__)
 #include "src/products/transpose_avx512.hpp"
 #endif
+#include "tessera/base/half.hpp"
 
 namespace tessera::nn {
 
@@ -42,7 +45,17 @@ constexpr std::size_t tile_rows = 12;
 [[gnu::always_inline]] inline void store_first(float* to, Floats value, std::size_t count) {
   _mm512_mask_storeu_ps(to, first_lanes(count), value);
 }
-[[gnu::always_inline]] inline void copy_rows_of_tile(const float* from, float* to) {
+
+[[gnu::always_inline]] inline Floats floats_of(const bf16*, __m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+[[gnu::always_inline]] inline Floats floats_of(const fp16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
+template <typename Half>
+[[gnu::always_inline]] inline Floats load_first(const Half* from, std::size_t count) {
+  return floats_of(from, _mm256_maskz_loadu_epi16(first_lanes(count), from));
+}
+template <typename Number>
+[[gnu::always_inline]] inline void copy_rows_of_tile(const Number* from, float* to) {
   store_first(to, load_first(from, tile_rows), tile_rows);
 }
 
@@ -80,6 +93,27 @@ constexpr std::size_t tile_rows = 6;
   _mm_storeu_ps(to, _mm_loadu_ps(from));
   _mm_storel_pi(reinterpret_cast<__m64*>(to + 4),
                 _mm_loadl_pi(_mm_setzero_ps(), reinterpret_cast<const __m64*>(from + 4)));
+}
+
+[[gnu::always_inline]] inline Floats floats_of(const bf16*, __m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+[[gnu::always_inline]] inline Floats floats_of(const fp16*, __m128i bits) { return _mm256_cvtph_ps(bits); }
+template <typename Half>
+[[gnu::always_inline]] inline Floats load_first(const Half* from, std::size_t count) {
+  if (count >= vector) return floats_of(from, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  alignas(16) Half lanes[vector] = {};
+  std::memcpy(lanes, from, count * sizeof(Half));
+  return floats_of(from, _mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
+}
+template <typename Half>
+[[gnu::always_inline]] inline void copy_rows_of_tile(const Half* from, float* to) {
+  std::int32_t last = 0;
+  std::memcpy(&last, from + 4, sizeof last);
+  const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  const Floats value = floats_of(from, _mm_insert_epi32(first, last, 2));
+  _mm_storeu_ps(to, _mm256_castps256_ps128(value));
+  _mm_storel_pi(reinterpret_cast<__m64*>(to + 4), _mm256_extractf128_ps(value, 1));
 }
 
 // tile[i] lane j becomes tile[j] lane i.

@@ -1,10 +1,12 @@
 // The product of Goto and van de Geijn (2008, "Anatomy of high-performance matrix multiplication"): tiles stay in
 // registers (float_lanes.hpp), b is rearranged block by block into panels as wide as a tile that stay in the second
 // cache, and a tile's rows of a in the first. What stands in rows of memory is rearranged by the first tile that reads
-// it, beside its arithmetic. Compiled once for each instruction set, as TESSERA_FLOAT_PRODUCTS.
+// it, beside its arithmetic. Matrices of 16 bits become floats where they would be rearranged, and rows of a that would
+// be read in place, too. Compiled once for each instruction set, as TESSERA_FLOAT_PRODUCTS.
 #include <immintrin.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "src/products/float_lanes.hpp"
@@ -26,9 +28,14 @@ constexpr bool tiles_rearrange = vector == 16;
 constexpr std::size_t rows_together = tiles_rearrange ? tile_rows : 8 * tile_rows;
 constexpr std::size_t columns_together = tiles_rearrange ? tile_columns : 4 * tile_columns;
 
+// Floats from row to row of a tile's rows of 16 bits. A line more than a row has, so that rows do not meet in the same
+// sets of the first cache.
+constexpr std::size_t widened_row = usual_depth + 16;
+
 // b's, rearranged: processors with AVX2 alone have smaller second caches.
-constexpr std::size_t block_floats = (product_scratch - 12 * usual_depth) / (16 / vector);
+constexpr std::size_t block_floats = (product_scratch - 12 * widened_row) / (16 / vector);
 static_assert(block_floats + rows_together * usual_depth <= product_scratch);
+static_assert(block_floats + tile_rows * widened_row <= product_scratch);
 
 constexpr std::size_t least(std::size_t a, std::size_t b) { return a < b ? a : b; }
 constexpr std::size_t parts(std::size_t whole, std::size_t part) { return (whole + part - 1) / part; }
@@ -37,9 +44,7 @@ constexpr std::size_t parts(std::size_t whole, std::size_t part) { return (whole
 // the same set of the first cache.
 constexpr std::size_t panel_stride(std::size_t depth) { return (depth + 1) * tile_columns; }
 
-[[gnu::always_inline]] inline void prefetch(const float* from) {
-  _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T1);
-}
+[[gnu::always_inline]] inline void prefetch(const void* from) { _mm_prefetch(from, _MM_HINT_T1); }
 
 // ---- a tile ----
 
@@ -50,11 +55,13 @@ enum class Reads {
   rearranges,  // in place, where each step of the depth stands together; and writes it rearranged to scratch memory
 };
 
-struct TileOperand {
-  const float* from;  // in place
-  std::size_t step;   // in place: from row to row of a, or else from step to step of the depth
+template <typename Number>
+struct OperandOf {
+  const Number* from;  // in place
+  std::size_t step;    // in place: from row to row of a, or else from step to step of the depth
   float* scratch;
 };
+using TileOperand = OperandOf<float>;
 
 struct Tile {
   TileOperand a;
@@ -166,7 +173,8 @@ TileFunction tile_function(std::size_t rows, Reads a, Reads b) {
 // ---- rearranging apart from tiles ----
 
 // A register's columns whose depth stands together, as rows of them. `stride`: from column to column.
-void transpose(const float* from, std::size_t stride, std::size_t columns, std::size_t depth, float* to) {
+template <typename Number>
+void transpose(const Number* from, std::size_t stride, std::size_t columns, std::size_t depth, float* to) {
   Floats in[vector];
   for (std::size_t i = 0; i < vector; ++i) in[i] = i < columns ? load_first(from + i * stride, depth) : zeros();
   transpose_in_registers(in);
@@ -174,7 +182,8 @@ void transpose(const float* from, std::size_t stride, std::size_t columns, std::
 }
 
 // A panel of `columns` columns, and zeros, from a b whose depth stands together.
-void rearrange_columns(const TileOperand& b, std::size_t stride, std::size_t columns, std::size_t depth) {
+template <typename Number>
+void rearrange_columns(const OperandOf<Number>& b, std::size_t stride, std::size_t columns, std::size_t depth) {
   for (std::size_t first = 0; first < tile_columns; first += vector) {
     const std::size_t left = columns > first ? columns - first : 0;
     for (std::size_t at = 0; at < depth; at += vector) {
@@ -184,10 +193,11 @@ void rearrange_columns(const TileOperand& b, std::size_t stride, std::size_t col
 }
 
 // The same from a b whose columns stand together, as panels of which the last may have fewer.
-void rearrange_rows(const TileOperand& b, std::size_t columns, std::size_t depth) {
+template <typename Number>
+void rearrange_rows(const OperandOf<Number>& b, std::size_t columns, std::size_t depth) {
   const std::size_t stride = panel_stride(depth);
   for (std::size_t at = 0; at < depth; ++at) {
-    const float* const from = b.from + at * b.step;
+    const Number* const from = b.from + at * b.step;
     float* to = b.scratch + at * tile_columns;
     for (std::size_t first = 0; first < columns; first += tile_columns, to += stride) {
       prefetch(from + steps_ahead * b.step + first);
@@ -199,15 +209,29 @@ void rearrange_rows(const TileOperand& b, std::size_t columns, std::size_t depth
 }
 
 // Rows of several tiles, the last of which may have fewer; from tile to tile in scratch memory `usual_depth` steps.
-void rearrange_factors(const TileOperand& a, std::size_t rows, std::size_t depth) {
+template <typename Number>
+void rearrange_factors(const OperandOf<Number>& a, std::size_t rows, std::size_t depth) {
   const std::size_t whole = rows - rows % tile_rows, left = rows - whole;
   for (std::size_t at = 0; at < depth; ++at) {
-    const float* const from = a.from + at * a.step;
+    const Number* const from = a.from + at * a.step;
     float* const to = a.scratch + at * tile_rows;
     prefetch(from + steps_ahead * a.step);
     prefetch(from + steps_ahead * a.step + rows - 1);
     for (std::size_t row = 0; row < whole; row += tile_rows) copy_rows_of_tile(from + row, to + row * usual_depth);
     if (left > 0) store_first(to + whole * usual_depth, load_first(from + whole, left), left);
+  }
+}
+
+// Rows of a of 16 bits, whose depth stands together, as floats. Memory is asked for a tile ahead.
+template <typename Half>
+void widen_rows(const OperandOf<Half>& a, std::size_t rows, std::size_t depth) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const Half* const from = a.from + row * a.step;
+    float* const to = a.scratch + row * widened_row;
+    for (std::size_t at = 0; at < depth; at += vector) {
+      prefetch(from + tile_rows * a.step + at);
+      store_aligned(to + at, load_first(from + at, depth - at));
+    }
   }
 }
 
@@ -221,9 +245,10 @@ struct Block {
   std::size_t columns;
 };
 
+template <typename Number>
 class BlockProduct {
  public:
-  BlockProduct(const Product& of, const Block& block, float* scratch)
+  BlockProduct(const ProductOf<Number>& of, const Block& block, float* scratch)
       : of_(of), block_(block), panels_(scratch), room_(scratch + block_floats) {
     // A result is streamed when each of its lines is written whole, and once.
     stream_ = !of.add && block.depth == of.depth && of.c_column == 1 && of.c_row % 16 == 0 &&
@@ -242,16 +267,16 @@ class BlockProduct {
   void multiply(std::size_t row, std::size_t column) {
     const std::size_t rows = least(tile_rows, of_.rows - row);
     const std::size_t columns = least(tile_columns, block_.columns - column);
-    Tile tile{.a = factors(row),
-              .b = {of_.b + block_.first_depth * of_.b_depth + (block_.first_column + column) * of_.b_column,
-                    of_.b_depth, panels_ + column / tile_columns * panel_stride(block_.depth)},
+    const OperandOf<Number> factors = factors_from(row), panel = panel_from(column);
+    Tile tile{.a = as_a_tile_reads(factors),
+              .b = as_a_tile_reads(panel),
               .depth = block_.depth,
               .c = of_.c + row * of_.c_row + (block_.first_column + column) * of_.c_column,
               .c_row = of_.c_row,
               .add = of_.add || block_.first_depth > 0,
               .stream = stream_};
-    const Reads a = column == 0 ? first_reads_of_a(tile.a, row) : later_reads_of_a();
-    const Reads b = row == 0 ? first_reads_of_b(tile.b, rows, column) : Reads::rearranged;
+    const Reads a = column == 0 ? first_reads_of_a(factors, row) : later_reads_of_a();
+    const Reads b = row == 0 ? first_reads_of_b(panel, rows, column) : Reads::rearranged;
     const TileFunction function = tile_function(rows, a, b);
     if (columns == tile_columns && of_.c_column == 1) return function(tile);
     multiply_apart(tile, function, rows, columns);
@@ -260,22 +285,33 @@ class BlockProduct {
   bool in_place() const { return of_.a_depth == 1; }
   std::size_t factor_step() const { return in_place() ? of_.a_row : of_.a_depth; }
   Reads later_reads_of_a() const { return in_place() ? Reads::in_place : Reads::rearranged; }
-  TileOperand factors(std::size_t row) const {
+  OperandOf<Number> factors_from(std::size_t row) const {
     return {of_.a + row * of_.a_row + block_.first_depth * of_.a_depth, factor_step(),
-            room_ + row % rows_together * usual_depth};
+            in_place() ? room_ : room_ + row % rows_together * usual_depth};
   }
-  Reads first_reads_of_a(const TileOperand& a, std::size_t row) const {
-    if (in_place()) return Reads::in_place;
+  OperandOf<Number> panel_from(std::size_t column) const {
+    return {of_.b + block_.first_depth * of_.b_depth + (block_.first_column + column) * of_.b_column, of_.b_depth,
+            panels_ + column / tile_columns * panel_stride(block_.depth)};
+  }
+  static TileOperand as_a_tile_reads(const OperandOf<Number>& of) {
+    if constexpr (are_floats) return of;
+    if constexpr (!are_floats) return {of.scratch, widened_row, of.scratch};
+  }
+  Reads first_reads_of_a(const OperandOf<Number>& a, std::size_t row) const {
+    if (in_place()) {
+      if constexpr (!are_floats) widen_rows(a, least(tile_rows, of_.rows - row), block_.depth);
+      return Reads::in_place;
+    }
     const std::size_t rows = least(rows_together, of_.rows - row);
-    if (tiles_rearrange && rows == tile_rows) return Reads::rearranges;
+    if (in_tiles && rows == tile_rows) return Reads::rearranges;
     if (row % rows_together == 0) rearrange_factors(a, rows, block_.depth);
     return Reads::rearranged;
   }
-  Reads first_reads_of_b(const TileOperand& b, std::size_t rows, std::size_t column) const {
+  Reads first_reads_of_b(const OperandOf<Number>& b, std::size_t rows, std::size_t column) const {
     const std::size_t left = block_.columns - column;
     if (of_.b_column != 1) {
       rearrange_columns(b, of_.b_column, least(tile_columns, left), block_.depth);
-    } else if (tiles_rearrange && rows == tile_rows && left >= tile_columns) {
+    } else if (in_tiles && rows == tile_rows && left >= tile_columns) {
       return Reads::rearranges;
     } else if (column % columns_together == 0) {
       rearrange_rows(b, least(columns_together, left), block_.depth);
@@ -300,7 +336,10 @@ class BlockProduct {
     }
   }
 
-  const Product& of_;
+  static constexpr bool are_floats = std::is_same_v<Number, float>;
+  static constexpr bool in_tiles = tiles_rearrange && are_floats;
+
+  const ProductOf<Number>& of_;
   const Block& block_;
   float* panels_;
   float* room_;  // rearranged rows of a
@@ -313,8 +352,15 @@ std::size_t block_depth(const Product& of) {
   return fits && of.a_depth == 1 ? of.depth : least(usual_depth, of.depth);
 }
 
-void multiply(const Product& of, float* scratch) {
-  const std::size_t depth = of.block_depth == 0 ? block_depth(of) : of.block_depth;
+std::size_t depth_of_blocks(const Product& of) { return of.block_depth == 0 ? block_depth(of) : of.block_depth; }
+template <typename Half>
+std::size_t depth_of_blocks(const ProductOf<Half>& of) {
+  return least(usual_depth, of.depth);
+}
+
+template <typename Number>
+void multiply(const ProductOf<Number>& of, float* scratch) {
+  const std::size_t depth = depth_of_blocks(of);
   const std::size_t columns = block_floats / panel_stride(depth) * tile_columns;
   for (std::size_t column = 0; column < of.columns; column += columns) {
     for (std::size_t first = 0; first < of.depth; first += depth) {
@@ -327,7 +373,8 @@ void multiply(const Product& of, float* scratch) {
 }  // namespace
 
 const FloatProducts& TESSERA_FLOAT_PRODUCTS() {
-  static constexpr FloatProducts functions{vector == 16 ? "AVX-512" : "AVX2", multiply, block_depth};
+  static constexpr FloatProducts functions{vector == 16 ? "AVX-512" : "AVX2", multiply<float>, multiply<bf16>,
+                                           multiply<fp16>, block_depth};
   return functions;
 }
 

@@ -1,11 +1,12 @@
-// Matrix products in fp32 on the calling thread, for processors with AVX-512 or AVX2: made for the products of a
-// training step, of which one operand is much larger than the other, and is used once. The larger one is not rearranged
-// where that can be helped.
+// Matrix products, summed in fp32, on the calling thread, for processors with AVX-512 or AVX2: made for the products of
+// a training step, of which one operand is much larger than the other, and is used once. The larger one is not
+// rearranged where that can be helped.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/base/half.hpp"
 #include "tessera/kernels/instruction_set.hpp"
 
 namespace tessera::nn {
@@ -28,18 +29,21 @@ struct ProductOf {
   std::size_t columns;
   std::size_t depth;
   bool add;
-  std::size_t block_depth = 0;  // 0: as the extents suggest, see FloatProducts; of bf16: all of the depth
+  std::size_t block_depth = 0;  // 0: as the extents suggest, see FloatProducts; of fp32 alone
 };
 
 using Product = ProductOf<float>;
 
 // How many floats of scratch memory any product needs, aligned to 64 bytes.
-inline constexpr std::size_t product_scratch = (1 << 18) + (1 << 14);
+inline constexpr std::size_t product_scratch = (1 << 18) + (1 << 14) + 192;
 
 // The functions of an instruction set.
 struct FloatProducts {
   const char* name;  // of the set, for messages
   void (*multiply)(const Product&, float* scratch);
+  // Matrices of 16 bits, each number widened, in parts of 512 of the depth.
+  void (*multiply_bf16)(const ProductOf<bf16>&, float* scratch);
+  void (*multiply_fp16)(const ProductOf<fp16>&, float* scratch);
   // Into what parts the depth of a product of these extents is cut. Of a product that is itself cut into several, to
   // have the same bits, this must be the whole one's.
   std::size_t (*block_depth)(const Product&);
