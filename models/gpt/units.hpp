@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/gpt/shape.hpp"
+#include "models/unit_of_places.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/layer.hpp"
@@ -26,22 +27,6 @@ struct Answers {
   std::span<const std::int32_t> targets;
   float* loss = nullptr;
   std::span<const float> weights = {};  // of targets, 0 where they only fill up; empty: 1
-};
-
-class UnitOfPlaces : public tessera::Module {
- public:
-  // The calls that follow are of the micro-batch that has this place among those that are on their way (PartMemory).
-  void take_place(std::size_t place) { place_ = place; }
-
- protected:
-  template <typename Saved>
-  Saved& here(std::vector<Saved>& saved) const {
-    if (saved.size() <= place_) saved.resize(place_ + 1);
-    return saved[place_];
-  }
-
- private:
-  std::size_t place_ = 0;
 };
 
 // "blocks.N" and "final". x, y and gradient are [tokens, dim]; where ranks have slices, those of a block are this

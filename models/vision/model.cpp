@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "models/vision/convolutional.hpp"
 #include "models/vision/residual.hpp"
@@ -90,18 +89,11 @@ void VisionModel<T>::make_residual(const std::vector<std::size_t>& blocks, bool 
 
 template <typename T>
 void VisionModel<T>::make_transformer() {
-  const TransformerDepth depth = transformer_depth(shape_);
-  stages_.push_back({"patch_embed", std::make_unique<PatchStage<T>>(
-                                        tessera::vision::PatchShape{.channels = shape_.image.channels,
-                                                                    .image = {shape_.image.height, shape_.image.width},
-                                                                    .patch = depth.patch,
-                                                                    .dim = shape_.width})});
-  for (std::size_t i = 0; i < depth.layers; ++i) {
-    const nn::TransformerShape block{
-        .dim = shape_.width, .heads = depth.heads, .layers = depth.layers, .causal = false};
-    stages_.push_back({fmt::format("blocks.{}", i), std::make_unique<TransformerStage<T>>(block, i)});
+  stages_.push_back({"patch_embed", make_patches<T>(shape_)});
+  for (std::size_t i = 0; i < transformer_depth(shape_).layers; ++i) {
+    stages_.push_back({fmt::format("blocks.{}", i), make_transformer_block<T>(shape_, i)});
   }
-  head_ = std::make_unique<ClassTokenHead<T>>(shape_.width, shape_.classes, shape_.label_smoothing);
+  head_ = make_class_head<T>(shape_);
 }
 
 template <typename T>
@@ -149,7 +141,7 @@ template <typename T>
 template <typename Model>
 void VisionModel<T>::train_pass(Model& model, nn::MatrixView<const float> pixels, const ImageAnswers& answers) {
   const nn::ScratchScope pass(stack_);
-  tessera::vision::ImageView<const T> x = as_input(model, pixels);
+  tessera::vision::ImageView<const T> x = pixels_as<T>(model, stack_, shape_, pixels);
   if (shape_.stages_save) place_results(x);
   for (NamedStage& each : stages_) {
     if (!shape_.stages_save) each.y = each.stage->push_result(stack_, x);
@@ -198,7 +190,7 @@ template <typename T>
 template <typename Model>
 nn::MatrixView<T> VisionModel<T>::evaluation_pass(Model& model, nn::MatrixView<const float> pixels) {
   const nn::ScratchScope pass(stack_);
-  tessera::vision::ImageView<const T> x = as_input(model, pixels);
+  tessera::vision::ImageView<const T> x = pixels_as<T>(model, stack_, shape_, pixels);
   place_results(x);
   for (const NamedStage& each : stages_) {
     const nn::ScratchScope only_y_stays(stack_);
@@ -208,25 +200,6 @@ nn::MatrixView<T> VisionModel<T>::evaluation_pass(Model& model, nn::MatrixView<c
   const auto logits = stack_.push<T>(x.images, shape_.classes);
   model.evaluate(*head_, stack_, x, logits);
   return logits;
-}
-
-// The pixels in the type that the layers compute with.
-template <typename T>
-template <typename Model>
-tessera::vision::ImageView<const T> VisionModel<T>::as_input(Model& model, nn::MatrixView<const float> pixels) {
-  tessera::vision::ImageView<const T> x{nullptr, pixels.rows, shape_.image.height, shape_.image.width,
-                                        shape_.image.channels};
-  if constexpr (std::is_same_v<T, float>) {
-    x.data = pixels.data;
-  } else {
-    const auto converted = stack_.push<T>(x.elements());
-    x.data = converted.data();
-    if constexpr (std::is_same_v<Model, tessera::FullyShard>) {
-      tessera::kernels::cast(model.stream(), {converted.data(), tessera::dtype_of<T>},
-                             {pixels.data, tessera::DType::fp32}, x.elements());
-    }
-  }
-  return x;
 }
 
 template class VisionModel<float>;

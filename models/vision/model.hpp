@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/vision/pixels.hpp"
 #include "models/vision/shape.hpp"
 #include "models/vision/stage.hpp"
 #include "tessera/nn/counted_work.hpp"
@@ -76,8 +77,6 @@ class VisionModel {
   void backward_pass(Model& model, nn::MatrixView<T> logits);
   template <typename Model>
   nn::MatrixView<T> evaluation_pass(Model& model, nn::MatrixView<const float> pixels);
-  template <typename Model>
-  tessera::vision::ImageView<const T> as_input(Model& model, nn::MatrixView<const float> pixels);
 
   VisionShape shape_;
   std::vector<NamedStage> stages_;

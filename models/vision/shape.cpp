@@ -37,13 +37,15 @@ bool is_transformer(VisionModelKind kind) {
   return kind == VisionModelKind::vit_s || kind == VisionModelKind::vit_b || kind == VisionModelKind::vit_l;
 }
 
+std::size_t transformer_layers(VisionModelKind kind) { return kind == VisionModelKind::vit_l ? 24 : 12; }
+
 bool has_batch_norms(VisionModelKind kind) {
   return kind == VisionModelKind::resnet18 || kind == VisionModelKind::resnet50;
 }
 
 TransformerDepth transformer_depth(const VisionShape& shape) {
   constexpr std::size_t head = 64;
-  const TransformerDepth depth{.layers = shape.kind == VisionModelKind::vit_l ? std::size_t{24} : std::size_t{12},
+  const TransformerDepth depth{.layers = transformer_layers(shape.kind),
                                .heads = std::max<std::size_t>(1, shape.width / head),
                                .patch = keeps_size(shape) ? std::size_t{4} : std::size_t{16}};
   if (shape.width % depth.heads != 0) {

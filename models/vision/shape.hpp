@@ -50,6 +50,7 @@ struct TransformerDepth {
   std::size_t patch;
 };
 bool is_transformer(VisionModelKind kind);
+std::size_t transformer_layers(VisionModelKind kind);
 bool has_batch_norms(VisionModelKind kind);
 // Throws UsageError where heads do not divide the width, or patches the image.
 TransformerDepth transformer_depth(const VisionShape& shape);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/saved_memory.hpp"
+#include "models/unit_of_places.hpp"
 #include "tessera/nn/activation_stack.hpp"
 #include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/layer.hpp"
@@ -20,7 +21,7 @@ namespace nn = tessera::nn;
 
 // Keeps what its backward needs of the forward before it, as views of the stack.
 template <typename T>
-class Stage : public tessera::Module {
+class Stage : public UnitOfPlaces {
  public:
   virtual tessera::vision::ImageView<T> push_result(nn::ActivationStack& stack,
                                                     tessera::vision::ConstImageView<T> x) const = 0;
@@ -83,7 +84,7 @@ struct ImageAnswers {
 };
 
 template <typename T>
-class Head : public tessera::Module {
+class Head : public UnitOfPlaces {
  public:
   explicit Head(float label_smoothing) : loss_(label_smoothing) {}
 
@@ -96,13 +97,18 @@ class Head : public tessera::Module {
   void forward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
                nn::MatrixView<T> logits, const ImageAnswers& answers) {
     compute(window, stack, x, logits);
-    saved_loss_ = loss_.forward(window, stack, logits, answers.targets, answers.loss);
+    this->here(saved_loss_) = loss_.forward(window, stack, logits, answers.targets, answers.loss);
   }
   // The logits become their gradient, and x's is written.
   void backward(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<T> logits,
                 tessera::vision::ImageView<T> dx) {
-    loss_.backward(window, stack, saved_loss_, logits);
+    differentiate_loss(window, stack, logits);
     differentiate(window, stack, logits, dx);
+  }
+
+ protected:
+  void differentiate_loss(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<T> logits) {
+    loss_.backward(window, stack, this->here(saved_loss_), logits);
   }
 
  private:
@@ -113,7 +119,7 @@ class Head : public tessera::Module {
                              tessera::vision::ImageView<T> dx) = 0;
 
   nn::CrossEntropy<T> loss_;
-  typename nn::CrossEntropy<T>::Saved saved_loss_;
+  std::vector<typename nn::CrossEntropy<T>::Saved> saved_loss_;  // by place
 };
 
 }  // namespace models

@@ -2,6 +2,7 @@
 // other one, and a linear layer on what the class token has become. Blocks are nn's, with GPT-2's names and its GELU.
 #pragma once
 
+#include "models/vision/shape.hpp"
 #include "models/vision/stage.hpp"
 #include "tessera/nn/layer_norm.hpp"
 #include "tessera/nn/linear.hpp"
@@ -27,7 +28,7 @@ class PatchStage final : public Stage<T> {
 
  private:
   tessera::vision::PatchEmbedding<T> patches_;
-  typename tessera::vision::PatchEmbedding<T>::Saved saved_;
+  std::vector<typename tessera::vision::PatchEmbedding<T>::Saved> saved_;  // by place
 };
 
 template <typename T>
@@ -43,10 +44,14 @@ class TransformerStage final : public Stage<T> {
   void backward(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> dy,
                 tessera::vision::ImageView<T> dx) override;
   bool reads_result() const override { return false; }
+  // Going back in two: the gradient of y becomes that of x, in its place; then those of parameters are formed.
+  void backward_input(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<T> gradient);
+  void backward(tessera::Window& window, nn::ActivationStack& stack);
 
  private:
   nn::TransformerBlock<T> block_;
-  typename nn::TransformerBlock<T>::Saved saved_;
+  std::vector<typename nn::TransformerBlock<T>::Saved> saved_;  // by place, as the other
+  std::vector<typename nn::TransformerBlock<T>::Between> between_;
 };
 
 template <typename T>
@@ -55,6 +60,11 @@ class ClassTokenHead final : public Head<T> {
   ClassTokenHead(std::size_t dim, std::size_t classes, float label_smoothing);
 
   void visit(tessera::ModuleVisitor& visitor) override;  // "norm", "head"
+  using Head<T>::backward;
+  // Going back in two, as a block does.
+  void backward_input(tessera::Window& window, nn::ActivationStack& stack, nn::MatrixView<T> logits,
+                      tessera::vision::ImageView<T> dx);
+  void backward(tessera::Window& window, nn::ActivationStack& stack);
 
  private:
   void compute(tessera::Window& window, nn::ActivationStack& stack, tessera::vision::ImageView<const T> x,
@@ -65,8 +75,21 @@ class ClassTokenHead final : public Head<T> {
   nn::LayerNorm<T> norm_;
   nn::Linear<T> head_;
   std::size_t dim_;
-  typename nn::LayerNorm<T>::Saved saved_norm_;
-  typename nn::Linear<T>::Saved saved_head_;
+  struct Saved {
+    typename nn::LayerNorm<T>::Saved norm;
+    typename nn::Linear<T>::Saved head;
+    typename nn::LayerNorm<T>::Between norm_between;
+    typename nn::Linear<T>::Between head_between;
+  };
+  std::vector<Saved> saved_;  // by place
 };
+
+// The units of a transformer, of such a shape: "patch_embed", "blocks.N" and "fc".
+template <typename T>
+std::unique_ptr<PatchStage<T>> make_patches(const VisionShape& shape);
+template <typename T>
+std::unique_ptr<TransformerStage<T>> make_transformer_block(const VisionShape& shape, std::size_t index);
+template <typename T>
+std::unique_ptr<ClassTokenHead<T>> make_class_head(const VisionShape& shape);
 
 }  // namespace models

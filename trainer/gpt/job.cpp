@@ -17,6 +17,7 @@
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/run_options.hpp"
+#include "tessera/trainer/stages.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
 
@@ -99,19 +100,7 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
                   .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
                   .recompute = options.activation_checkpointing},
                  "--accumulate");
-  if (options.stages() == 1) return;
-  for (const char* name : {"--granules", "--outer-every", "--accumulate-mode"}) {
-    if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
-  }
-  if (line.given("--wire") && options.run.accumulate > 1) {
-    throw OptionError(
-        "--wire is without effect: gradients of a pipeline's micro-batches add up in fp32 before they travel; leave it "
-        "out");
-  }
-  if (options.run.offload.activations != tessera::MemorySpace::device)
-    throw OptionError("--offload activations is not possible with a pipeline: leave activations on the device");
-  if (options.run.offload.ahead == tessera::Ahead::final)
-    throw OptionError("--offload ahead-for-good is not possible with a pipeline: take ahead");
+  check_stages(line, options.run);
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {

@@ -1,6 +1,4 @@
 // Training through the stages of a pipeline: the first one reads ids, the last one has the loss.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "tessera/nn/with_element.hpp"
 #include "tessera/shard/pipeline.hpp"
 #include "tessera/trainer/device_data.hpp"
+#include "tessera/trainer/stages.hpp"
 #include "tessera/trainer/trainer.hpp"
 #include "trainer/gpt/gpt_training.hpp"
 
@@ -40,18 +39,10 @@ class GptStages final : public GptTraining {
   bool has_losses() const override { return stages_.pipeline->is_last(); }
 
   std::string headline() override {
-    std::string text =
-        train_gpt::headline(job_, model()) +
-        fmt::format("pipeline {}, {} chunk{} on each of {} stages of blocks", to_string(job_.options.schedule.kind),
-                    job_.options.schedule.chunks, job_.options.schedule.chunks == 1 ? "" : "s", job_.options.stages());
-    for (const std::size_t begin : stages_.split.begins) text += fmt::format(" {}", begin);
-    text += fmt::format("; the slowest part takes {:.2f} times the mean\n", stages_.split.imbalance);
-    const tessera::plan::ScheduleShape shape = schedule_shape();
-    const tessera::plan::Schedule lists = tessera::plan::schedule(job_.options.schedule.kind, shape);
-    const tessera::plan::ScheduleTimes times = tessera::plan::times(lists, shape);
-    text += fmt::format("bubble   {:.1f} % of a step, where parts take equal time\n", 100 * times.idle[0] / times.step);
-    if (job_.options.run.draw_plan) text += fmt::format("\n{}", tessera::plan::draw(lists, shape));
-    return text;
+    return train_gpt::headline(job_, model()) + stages_lines(job_.options.run, {.schedule = job_.options.schedule,
+                                                                                .shape = schedule_shape(),
+                                                                                .begins = stages_.split.begins,
+                                                                                .imbalance = stages_.split.imbalance});
   }
 
   void train_micro_batch(const MicroBatch& micro) override { train_micro_batches({&micro, 1}); }

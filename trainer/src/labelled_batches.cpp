@@ -22,8 +22,9 @@ LabelledBatches::LabelledBatches(const LabelledSource& source, std::size_t sampl
                                  const RunOptions& options, Short of_short)
     : source_(source), options_(options), of_short_(of_short), sampler_(sampler_options(options, samples, world)) {}
 
-void LabelledBatches::start(Stream& stream, const std::optional<SamplerState>& from, std::size_t threads) {
-  on_device_.reserve(stream, options_.batch, source_.columns());
+void LabelledBatches::start(Stream& stream, const std::optional<SamplerState>& from, std::size_t threads,
+                            std::size_t at_once) {
+  on_device_.reserve(stream, options_.batch * at_once, source_.columns());
   if (from) sampler_.restore(*from);
   loader_.emplace(sampler_, LoaderOptions{.depth = batches_ahead, .threads = threads},
                   [this](const SampleBatch& chosen, LabelledBatch& batch) { source_.read(chosen, batch); });
@@ -48,6 +49,19 @@ LabelledRows LabelledBatches::rows(Stream& stream, const Training::MicroBatch& m
   }
   return on_device_.put(stream, std::span(batch_->features).subspan(first * batch_->columns, rows * batch_->columns),
                         std::span(batch_->labels).subspan(first, rows), weights);
+}
+
+std::vector<LabelledRows> LabelledBatches::rows_of_step(Stream& stream, std::span<const Training::MicroBatch> all) {
+  const std::size_t rows = options_.batch, columns = source_.columns();
+  const LabelledRows step = on_device_.put(stream, batch_->features, batch_->labels, batch_->weights);
+  std::vector<LabelledRows> result;
+  for (std::size_t micro = 0; micro < options_.accumulate; ++micro) {
+    result.push_back({.features = {step.features.data + micro * rows * columns, rows, columns},
+                      .targets = {.labels = step.targets.labels.subspan(micro * rows, rows)}});
+    const bool is_whole = micro < all.size() && all[micro].samples == rows;
+    if (!is_whole) result.back().targets.weights = step.targets.weights.subspan(micro * rows, rows);
+  }
+  return result;
 }
 
 Bytes LabelledBatches::bytes(const LabelledSource& source, const RunOptions& options) {

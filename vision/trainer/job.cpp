@@ -17,6 +17,7 @@
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/labelled_batches.hpp"
 #include "tessera/trainer/number_text.hpp"
+#include "tessera/trainer/stages.hpp"
 #include "tessera/vision/image_folder.hpp"
 #include "tessera/vision/images.hpp"
 #include "trainer/src/fingerprint.hpp"
@@ -103,6 +104,9 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   options.run.learning_rate_use = "as it is used but for --scale-lr";
   CommandLine line(description, footer);
   add_model_options(line, options);
+  line.group("Pipeline");
+  add_schedule_options(line, options.schedule, "--accumulate");
+  options.run.mesh_axes = options.run.mesh_axes | tessera::Axis::pipeline;
   add_run_options(line, options.run);
   if (!line.parse(argc, argv)) return std::nullopt;
   if (options.synchronised_norms && !has_batch_norms(options.model)) {
@@ -112,6 +116,18 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
     throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.run.plot->string()));
   }
   check_run_options(line, options.run);
+  check_stages(line, options.run);
+  if (stages_of(options.run) > 1 && !is_transformer(options.model)) {
+    throw OptionError(
+        fmt::format("--mesh: {} does not go in stages, whose batch norms or layers are no row of equal blocks: take "
+                    "--model vit-s, vit-b or vit-l, or leave pipeline out",
+                    to_string(options.model)));
+  }
+  check_schedule(line, options.schedule,
+                 {.stages = stages_of(options.run),
+                  .micro_batches = options.run.accumulate,
+                  .layers = transformer_layers(options.model)},
+                 "--accumulate");
   if (options.synchronised_norms && options.run.granules > 0) {
     throw OptionError(
         "--sync-batch-norm does not go with --granules: its moments are of the images that all ranks have at the same "
@@ -316,6 +332,10 @@ void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
 
 }  // namespace
 
+tessera::plan::ScheduleShape schedule_shape(const Job& job) {
+  return {stages_of(job.options.run), job.options.run.accumulate, job.options.schedule.chunks};
+}
+
 Job make_job(const VisionOptions& options) {
   Job job{.options = options, .data = load_images(options)};
   RunOptions& run = job.options.run;
@@ -325,7 +345,7 @@ Job make_job(const VisionOptions& options) {
   if (options.scale_learning_rate) scale_learning_rate(run, epoch_steps);
   job.length = run_length(run, epoch_steps, default_epochs);
   require_countable(job);
-  job.sharding = fitting_options(run, {.activations = activation_bytes(job),
+  job.sharding = fitting_options(run, {.activations = stages_of(run) > 1 ? Bytes(0) : activation_bytes(job),
                                        .batches = LabelledBatches::bytes(*job.data.training, run),
                                        .smaller = "--batch or --width"});
   return job;

@@ -10,6 +10,7 @@
 #include "models/vision/shape.hpp"
 #include "tessera/base/bytes.hpp"
 #include "tessera/comm/world.hpp"
+#include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/run_options.hpp"
 #include "tessera/trainer/training.hpp"
 #include "tessera/vision/image_batches.hpp"
@@ -21,6 +22,7 @@ using namespace tessera::trainer;
 
 struct VisionOptions {
   RunOptions run;
+  ScheduleOptions schedule;  // of a transformer in stages
   VisionModelKind model = VisionModelKind::cnn;
   std::optional<std::size_t> width;       // default: usual_width()
   std::string data = "fashion-mnist";     // "cifar10:DIR" and so on
@@ -70,6 +72,9 @@ VisionShape shape_of(const Job& job);
 
 // Returns the text of --check-data: how an epoch's images are dealt to the ranks.
 std::string dealt_images(const Job& job);
+
+// The schedule of a job in stages.
+tessera::plan::ScheduleShape schedule_shape(const Job& job);
 
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
 void train(tessera::World& world, const Job& job, RunMetrics* metrics);

@@ -3,14 +3,21 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "models/vision/model.hpp"
+#include "models/vision/pipeline.hpp"
 #include "plot/plot.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/shard/fully_shard.hpp"
+#include "tessera/trainer/device_data.hpp"
+#include "tessera/trainer/stages.hpp"
 #include "tessera/trainer/trainer.hpp"
 #include "tessera/vision/convolution.hpp"
 #include "vision/trainer/job.hpp"
@@ -30,15 +37,18 @@ class Evaluation {
       : classes_(images.classes()), world_(world), options_(options), rows_(images, 0, images.size(), world, options) {}
 
   // Between steps. Collective; synchronises.
-  Tally run(VisionModel<T>& vision, tessera::FullyShard& model, const PassDone& pass_done) {
+  // pass: enqueues, and returns the logits, on ranks that have them.
+  using Pass = std::function<std::optional<nn::MatrixView<T>>(const LabelledRows& rows)>;
+  Tally run(tessera::FullyShard& model, const Pass& pass, const PassDone& pass_done) {
     Tally tally(classes_);
     HeldOutSum loss(options_);
     const bool by_pass = options_.granules > 0;
     tessera::Stream& stream = model.stream();
     rows_.for_each(stream, pass_done, [&](const LabelledRows& rows, std::span<const std::int32_t> labels) {
-      const nn::MatrixView<T> logits = vision.evaluate(model, rows.features);
-      stored_.resize(logits.elements());
-      tessera::kernels::copy(stream, stored_.data(), logits.data, tessera::Bytes(stored_.size() * sizeof(T)));
+      const std::optional<nn::MatrixView<T>> logits = pass(rows);
+      if (!logits) return model.synchronize();  // the next pass takes the place of these rows
+      stored_.resize(logits->elements());
+      tessera::kernels::copy(stream, stored_.data(), logits->data, tessera::Bytes(stored_.size() * sizeof(T)));
       model.synchronize();
       logits_.resize(stored_.size());
       for (std::size_t i = 0; i < stored_.size(); ++i) logits_[i] = static_cast<float>(stored_[i]);
@@ -82,43 +92,31 @@ std::string evaluation_line(const StepMetrics& now, const Job& job, const Tally&
 }
 
 template <typename T>
-class VisionTraining final : public Training {
+class VisionTraining : public Training {
  public:
-  // Batch norms would see images that fill up.
+  // The job must stay. Batch norms would see images that fill up.
   VisionTraining(tessera::World& world, const Job& job)
       : job_(job),
         batches_(*job.data.training, job.data.training_images, world, job.options.run, LabelledBatches::Short::cut),
-        vision_(shape_of(job)),
-        evaluation_(*job.data.held_out, world, job.options.run),
-        model_(world, job.sharding) {
-    vision_.add_to(model_, job.options.run.batch, model_.world().device().kind());
-  }
+        evaluation_(*job.data.held_out, world, job.options.run) {}
 
-  tessera::FullyShard& model() override { return model_; }
-  void ready(const std::optional<tessera::SamplerState>& from) override {
-    vision_.use(model_.activation_memory(), model_.stream().device().kind());
-    batches_.start(model_.stream(), from, job_.options.loader_threads);
-  }
   std::map<std::string, std::string> settings() const override {
     return {{"--data", job_.data.name}, {"--model", std::string(to_string(job_.options.model))}};
   }
   tessera::SamplerState sampler() const override { return batches_.state(); }
-  std::string headline() override { return train_vision::headline(job_, model_); }
+  std::string headline() override { return train_vision::headline(job_, model()); }
   std::string computed_with() override {
     return fmt::format("{}; convolutions {}", Training::computed_with(),
-                       tessera::vision::convolutions_in_words(model_.world().device().kind()));
+                       tessera::vision::convolutions_in_words(model().world().device().kind()));
   }
   std::size_t begin_step(std::size_t) override { return batches_.next(); }
-  void train_micro_batch(const MicroBatch& micro) override {
-    const LabelledRows rows = batches_.rows(model_.stream(), micro);
-    vision_.train(model_, rows.features, {.targets = rows.targets, .loss = micro.loss});
-  }
 
-  void settle() override { model_.synchronize_buffers(); }
+  void settle() override { model().synchronize_buffers(); }
   bool has_held_out() const override { return job_.data.held_out->size() > 0; }
 
   std::string evaluate(StepMetrics& now, const PassDone& pass_done) override {
-    last_.emplace(evaluation_.run(vision_, model_, pass_done));
+    last_.emplace(evaluation_.run(
+        model(), [this](const LabelledRows& rows) { return evaluate_pass(rows); }, pass_done));
     now.accuracy = share(last_->right(), last_->images());
     now.top5_accuracy = share(last_->among_five(), last_->images());
     now.held_out_loss = last_->mean_loss();
@@ -131,11 +129,19 @@ class VisionTraining final : public Training {
   }
   tessera::Bytes batch_bytes() const override { return batches_.bytes(); }
 
+ protected:
+  // In evaluation windows, which all ranks open; enqueues. The logits, on ranks that have them.
+  virtual std::optional<nn::MatrixView<T>> evaluate_pass(const LabelledRows& rows) = 0;
+
+  const Job& job_;
+  // A model's queued work reads and writes these, so it ends before them, with what is derived from this.
+  LabelledBatches batches_;
+
  private:
   // After the last step the figure of --plot. That it cannot be drawn is no reason to lose the run.
   void draw_after(const StepMetrics& now) {
     if (!job_.options.run.plot || now.step != job_.length.last_step ||
-        !speaks_for_all(job_.options.run, model_.world())) {
+        !speaks_for_all(job_.options.run, model().world())) {
       return;
     }
     try {
@@ -145,13 +151,92 @@ class VisionTraining final : public Training {
     }
   }
 
-  const Job& job_;
-  // The model comes last, so that these outlive its queued work, which reads and writes them.
-  LabelledBatches batches_;
-  VisionModel<T> vision_;
   Evaluation<T> evaluation_;
   std::optional<Tally> last_;
+};
+
+template <typename T>
+class WholeVision final : public VisionTraining<T> {
+ public:
+  WholeVision(tessera::World& world, const Job& job)
+      : VisionTraining<T>(world, job), vision_(shape_of(job)), model_(world, job.sharding) {
+    vision_.add_to(model_, job.options.run.batch, world.device().kind());
+  }
+
+  tessera::FullyShard& model() override { return model_; }
+  void ready(const std::optional<tessera::SamplerState>& from) override {
+    vision_.use(model_.activation_memory(), model_.stream().device().kind());
+    this->batches_.start(model_.stream(), from, this->job_.options.loader_threads);
+  }
+  void train_micro_batch(const Training::MicroBatch& micro) override {
+    const LabelledRows rows = this->batches_.rows(model_.stream(), micro);
+    vision_.train(model_, rows.features, {.targets = rows.targets, .loss = micro.loss});
+  }
+
+ private:
+  std::optional<nn::MatrixView<T>> evaluate_pass(const LabelledRows& rows) override {
+    return vision_.evaluate(model_, rows.features);
+  }
+
+  VisionModel<T> vision_;
   tessera::FullyShard model_;
+};
+
+// Through the stages of a pipeline: the first one reads pixels, the last one has the logits.
+template <typename T>
+class VisionStages final : public VisionTraining<T> {
+ public:
+  VisionStages(tessera::World& world, const Job& job)
+      : VisionTraining<T>(world, job),
+        stages_(world, job.sharding, shape_of(job),
+                {.images = job.options.run.batch, .kind = job.options.schedule.kind, .shape = schedule_shape(job)}) {}
+
+  tessera::FullyShard& model() override { return stages_.pipeline->model(); }
+  void finalize(const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) override {
+    stages_.pipeline->finalize(optimizer);
+  }
+  void ready(const std::optional<tessera::SamplerState>& from) override {
+    unused_loss_.at(model().stream());
+    const VisionOptions& options = this->job_.options;
+    this->batches_.start(model().stream(), from, options.loader_threads, options.run.accumulate);
+  }
+  bool has_losses() const override { return stages_.pipeline->is_last(); }
+  std::string headline() override {
+    return VisionTraining<T>::headline() +
+           stages_lines(this->job_.options.run, {.schedule = this->job_.options.schedule,
+                                                 .shape = schedule_shape(this->job_),
+                                                 .begins = stages_.begins,
+                                                 .imbalance = stages_.imbalance});
+  }
+
+  void train_micro_batch(const Training::MicroBatch& micro) override { train_micro_batches({&micro, 1}); }
+  // Where the last ones have no samples, their weights are 0.
+  void train_micro_batches(std::span<const Training::MicroBatch> all) override {
+    tessera::Stream& stream = model().stream();
+    for (const Training::MicroBatch& micro : all) {
+      tessera::kernels::fill_zero(stream, reinterpret_cast<std::byte*>(micro.loss), tessera::Bytes(sizeof(float)));
+    }
+    micro_batches_.clear();
+    for (const LabelledRows& rows : this->batches_.rows_of_step(stream, all)) {
+      const std::size_t micro = micro_batches_.size();
+      float* const loss = micro < all.size() ? all[micro].loss : unused_loss_.at(stream);
+      micro_batches_.push_back({.pixels = rows.features, .answers = {.targets = rows.targets, .loss = loss}});
+    }
+    for (VisionPart<T>* part : stages_.parts) part->bring(micro_batches_);
+    stages_.pipeline->train();
+  }
+
+ private:
+  std::optional<nn::MatrixView<T>> evaluate_pass(const LabelledRows& rows) override {
+    for (VisionPart<T>* part : stages_.parts) part->bring({{.pixels = rows.features, .answers = {}}});
+    stages_.pipeline->evaluate();
+    if (!has_losses()) return std::nullopt;
+    return stages_.parts.back()->logits();
+  }
+
+  FromDevice<float> unused_loss_{1};  // of micro-batches without samples
+  std::vector<ImageMicroBatch> micro_batches_;
+  VisionPipeline<T> stages_;
 };
 
 }  // namespace
@@ -160,7 +245,8 @@ void train(tessera::World& world, const Job& job, RunMetrics* metrics) {
   const Run run{.options = job.options.run, .length = job.length, .metrics = metrics, .unit = {.name = "images"}};
   tessera::trainer::train(world, run, [&] {
     return tessera::nn::with_element(job.options.run.precision, [&](auto element) -> std::unique_ptr<Training> {
-      return std::make_unique<VisionTraining<decltype(element)>>(world, job);
+      if (stages_of(job.options.run) > 1) return std::make_unique<VisionStages<decltype(element)>>(world, job);
+      return std::make_unique<WholeVision<decltype(element)>>(world, job);
     });
   });
 }

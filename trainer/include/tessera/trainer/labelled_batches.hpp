@@ -54,10 +54,14 @@ class LabelledBatches {
                   Short of_short = Short::filled_up);
 
   // Once, after the model's finalize(): where a run before left off, or from the first.
-  void start(Stream& stream, const std::optional<SamplerState>& from, std::size_t threads = 1);
+  // at_once: micro-batches that stand on the device together; rows_of_step() has all of a step.
+  void start(Stream& stream, const std::optional<SamplerState>& from, std::size_t threads = 1, std::size_t at_once = 1);
   SamplerState state() const { return loader_->state(); }
   std::size_t next();  // what Training::begin_step() returns
   LabelledRows rows(Stream& stream, const Training::MicroBatch& micro);
+  // All micro-batches of a step at once, each filled up, for work that is enqueued before the next step: of those that
+  // are not whole, also of those behind the last of `all`, rows have weights.
+  std::vector<LabelledRows> rows_of_step(Stream& stream, std::span<const Training::MicroBatch> all);
   // Memory of the batches that are loaded ahead.
   static Bytes bytes(const LabelledSource& source, const RunOptions& options);
   Bytes bytes() const { return bytes(source_, options_); }
