@@ -196,6 +196,18 @@ void require_transformer(const VisionShape& shape) {
                   to_string(shape.kind)));
 }
 
+// Products of numbers in one image's forward pass. The first block brings the patches with it, the last one the head,
+// which sees only the class token.
+std::vector<double> work_of_blocks(const VisionShape& shape) {
+  const TransformerDepth depth = transformer_depth(shape);
+  const auto dim = static_cast<double>(shape.width);
+  const auto tokens = static_cast<double>(tokens_of(shape));
+  std::vector<double> blocks(depth.layers, tokens * (12 * dim * dim + 2 * tokens * dim));
+  blocks.front() += static_cast<double>(shape.image.elements()) * dim;
+  blocks.back() += static_cast<double>(shape.classes) * dim;
+  return blocks;
+}
+
 }  // namespace
 
 template <typename T>
@@ -203,8 +215,7 @@ VisionPipeline<T>::VisionPipeline(tessera::World& world, const tessera::FullySha
                                   const VisionShape& shape, const VisionSchedule& schedule) {
   require_transformer(shape);
   const std::size_t layers = transformer_depth(shape).layers;
-  const std::vector<double> blocks(layers, 1.0);
-  tessera::EvenCut cut = tessera::cut_evenly(blocks, schedule.shape.stages * schedule.shape.chunks);
+  tessera::EvenCut cut = tessera::cut_evenly(work_of_blocks(shape), schedule.shape.stages * schedule.shape.chunks);
   begins = std::move(cut.begins);
   imbalance = cut.imbalance;
   std::vector<std::unique_ptr<tessera::PipelinePart>> made;

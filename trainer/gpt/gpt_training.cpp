@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/trainer/stages.hpp"
 #include "trainer/gpt/text.hpp"
 
 namespace train_gpt {
@@ -70,7 +71,7 @@ std::string GptTraining::last_words() {
 // The mean cross entropy of a token. Where ranks have stages, those of the last one know it for all.
 double GptTraining::held_out_loss(const PassDone& pass_done) {
   const tessera::TokenSequences& held_out = job_.data.parts.held_out;
-  const auto ranks_of_loss = static_cast<double>(job_.options.stages());
+  const auto ranks_of_loss = static_cast<double>(stages_of(job_.options.run));
   tessera::Stream& stream = model().stream();
   HeldOutSum sum(job_.options.run);
   for (std::size_t pass = 0; pass < slice_.passes(); ++pass) {
@@ -112,7 +113,7 @@ std::int32_t GptTraining::next_token(double uniform) {
     const std::span<const float> logits(logits_);
     token = choose_token(logits.first(job_.data.file().vocabulary()), job_.options.temperature, uniform);
   }
-  if (job_.options.stages() == 1) return token;
+  if (stages_of(job_.options.run) == 1) return token;
   const std::vector<std::byte> all = world_.gather(std::as_bytes(std::span(&token, 1)), "the next token");
   for (std::size_t rank = 0; token == none; ++rank) std::memcpy(&token, &all.at(rank * sizeof token), sizeof token);
   return token;

@@ -94,7 +94,7 @@ void add_data_options(CommandLine& line, GptOptions& options) {
 // Refuses what a pipeline does not have, and what nothing but a pipeline has.
 void check_pipeline(const CommandLine& line, GptOptions& options) {
   check_schedule(line, options.schedule,
-                 {.stages = options.stages(),
+                 {.stages = stages_of(options.run),
                   .micro_batches = options.run.accumulate,
                   .layers = options.layers,
                   .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
@@ -307,7 +307,7 @@ Job make_job(const GptOptions& options) {
   } else {
     note_unread_text(job.options);
   }
-  const bool flows = options.stages() > 1;  // its stages say what they need
+  const bool flows = stages_of(options.run) > 1;  // its stages say what they need
   job.sharding =
       fitting_options(run, {.activations = flows ? Bytes(0) : activation_bytes(job),
                             .batches = batch_bytes(job),

@@ -45,7 +45,6 @@ struct GptOptions {
   bool temperature_given = false;
 
   ScheduleOptions schedule;  // of a pipeline
-  std::size_t stages() const { return run.mesh ? run.mesh->size(tessera::Axis::pipeline) : 1; }
 };
 
 // Nothing when only the help page was asked for. Throws OptionError.

@@ -87,7 +87,7 @@ class GptStages final : public GptTraining {
   }
   std::size_t micro_batches_at_once() const override { return job_.options.run.accumulate; }
   tessera::plan::ScheduleShape schedule_shape() const {
-    return {job_.options.stages(), job_.options.run.accumulate, job_.options.schedule.chunks};
+    return {stages_of(job_.options.run), job_.options.run.accumulate, job_.options.schedule.chunks};
   }
 
   FromDevice<float> unused_loss_{1};  // of micro-batches without samples

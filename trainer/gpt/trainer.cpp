@@ -13,6 +13,7 @@
 #include "models/gpt/model.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/shard/fully_shard.hpp"
+#include "tessera/trainer/stages.hpp"
 #include "tessera/trainer/trainer.hpp"
 #include "trainer/gpt/gpt_training.hpp"
 
@@ -91,7 +92,7 @@ void train(tessera::World& world, const Job& job, RunMetrics* metrics) {
                 .metrics = metrics,
                 .unit = {.name = "tokens", .per_sample = job.shape.seq}};
   tessera::trainer::train(world, run, [&]() -> std::unique_ptr<Training> {
-    if (job.options.stages() > 1) return make_pipeline(world, job);
+    if (stages_of(job.options.run) > 1) return make_pipeline(world, job);
     return tessera::nn::with_element(job.options.run.precision, [&](auto element) -> std::unique_ptr<Training> {
       return std::make_unique<WholeGpt<decltype(element)>>(world, job);
     });

@@ -89,8 +89,11 @@ tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const Sched
     throw OptionError(fmt::format("--schedule interleaved needs {} to be a multiple of the {} stages, not {}",
                                   micro_batches, of.stages, of.micro_batches));
   } else if (of.stages * options.chunks > of.layers) {
-    throw OptionError(fmt::format("{} stages of {} chunks need as many layers, and there are {}", of.stages,
-                                  options.chunks, of.layers));
+    throw OptionError(
+        fmt::format("--mesh: {} stages of {} chunk{} need as many layers, and there are {}: take fewer stages or "
+                    "chunks, or a model of "
+                    "more layers",
+                    of.stages, options.chunks, options.chunks == 1 ? "" : "s", of.layers));
   } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.slices > 1) {
     throw OptionError("--schedule zb-h1 goes back through whole layers: leave tensor out of --mesh, or choose 1f1b");
   } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.recompute) {

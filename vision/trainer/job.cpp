@@ -118,10 +118,10 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
   check_run_options(line, options.run);
   check_stages(line, options.run);
   if (stages_of(options.run) > 1 && !is_transformer(options.model)) {
-    throw OptionError(
-        fmt::format("--mesh: {} does not go in stages, whose batch norms or layers are no row of equal blocks: take "
-                    "--model vit-s, vit-b or vit-l, or leave pipeline out",
-                    to_string(options.model)));
+    throw OptionError(fmt::format(
+        "--mesh: stages take models that are a row of blocks: --model vit-s, vit-b or vit-l; {} is none, so leave "
+        "pipeline out",
+        to_string(options.model)));
   }
   check_schedule(line, options.schedule,
                  {.stages = stages_of(options.run),
