@@ -1,4 +1,4 @@
-// What a unit saves between forward and backward, once for each micro-batch that is on its way.
+// A unit that saves something between forward and backward for each micro-batch that is on its way.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What trainers whose models flow through the stages of a pipeline have in common.
+// Options and lines that trainers whose models flow through the stages of a pipeline have in common.
 #pragma once
 
 #include <cstddef>
