@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "models/vision/pixels.hpp"
-#include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/counting_model.hpp"
 
@@ -188,14 +187,6 @@ void VisionPart<T>::count(std::size_t images) {
 
 namespace {
 
-void require_transformer(const VisionShape& shape) {
-  if (is_transformer(shape.kind)) return;
-  throw tessera::UsageError(
-      fmt::format("{} has no stages for a pipeline: take a vision transformer (vit-s, vit-b, vit-l), or a mesh "
-                  "without pipeline",
-                  to_string(shape.kind)));
-}
-
 // Products of numbers in one image's forward pass. The first block brings the patches with it, the last one the head,
 // which sees only the class token.
 std::vector<double> work_of_blocks(const VisionShape& shape) {
@@ -213,7 +204,6 @@ std::vector<double> work_of_blocks(const VisionShape& shape) {
 template <typename T>
 VisionPipeline<T>::VisionPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding,
                                   const VisionShape& shape, const VisionSchedule& schedule) {
-  require_transformer(shape);
   const std::size_t layers = transformer_depth(shape).layers;
   tessera::EvenCut cut = tessera::cut_evenly(work_of_blocks(shape), schedule.shape.stages * schedule.shape.chunks);
   begins = std::move(cut.begins);

@@ -89,7 +89,7 @@ struct VisionSchedule {
   tessera::plan::ScheduleShape shape;
 };
 
-// Throws UsageError for models that are no transformers, and for more parts than blocks.
+// The shape of a transformer. Throws UsageError for more parts than blocks.
 template <typename T>
 struct VisionPipeline {
   VisionPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const VisionShape& shape,
