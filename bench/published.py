@@ -127,6 +127,25 @@ def hsdp(label, published, model, ranks, batch, seq, per_host=8, recompute=0):
                options=["--strategy", "hsdp", "--replicas", ranks // per_host])
 
 
+def megatron(size, published, shape, mesh, batch, samples, chunks=1):
+    """A row of table 1 of Narayanan et al. 2021, in TFLOP/s, by whose formula each token costs as much; micro-batches and chunks are those
+    of examples/sc21/run_table_1.sh there. Layers are computed again, and gradients stay whole on each replica. That program's attention had
+    its scores in memory: a product writes them, softmax and dropout read and write them, the next product reads them, 13 bytes of each in
+    a pass, as many when it is computed again, and twice as many backward. Ours has none, so their time is added: of each micro-batch in
+    turn, and of those by which a stage waits for the first and the last one."""
+    layers, dim, heads = shape
+    tensor, stages, ranks = mesh
+    replicas = ranks // (tensor * stages)
+    schedule = ["--schedule", "interleaved", "--chunks", chunks] if chunks > 1 else []
+    passes = samples / (replicas * batch) + (stages - 1) / chunks
+    scores = 4 * 13 * batch * heads / tensor * 2048 ** 2 * layers / stages * passes
+    return row(f"{size}, {ranks} GPUs: {stages} x {replicas} x {tensor}", published, ranks=ranks, batch=batch, seq=2048, more_bytes=scores,
+               flops=96 * layers * dim * dim * (1 + 2048 / (6 * dim) + 51200 / (16 * layers * dim)) / 1e12,
+               options=["--layers", layers, "--dim", dim, "--heads", heads, "--vocabulary", 51200, "--strategy", "ddp",
+                        "--mesh", f"pipeline={stages},shard={replicas},tensor={tensor}", "--micro-batches", samples // (replicas * batch),
+                        "--activation-checkpointing", "yes", *schedule])
+
+
 ROCE_400 = machine("a100x8-roce2000", 400)
 H100_3200 = machine("h100x8")
 FAMILIES = [
@@ -185,6 +204,17 @@ FAMILIES = [
      [hsdp("HSDP", 218.7, GPT_27B, 128, 1, 4096, 4), fsdp("FSDP", 100.4, GPT_27B, 128, 1, 4096)]),
     ("3b: 2.7B, 512 H100-64, 4 a host, 800 Gb/s assumed (Modalities)", machine("h100x8", 800, 4),
      [hsdp("HSDP", 1272.8, GPT_27B, 512, 1, 4096, 4), fsdp("FSDP", 822.8, GPT_27B, 512, 1, 4096)]),
+    ("12: GPT by stages x replicas x slices, A100-80, 8 x 200 Gb/s, TFLOPS per GPU (Megatron-LM)", machine("a100x8-ib1600"),
+     [megatron("1.7B", 137, (24, 2304, 24), (1, 1, 32), 16, 512),
+      megatron("3.6B", 138, (30, 3072, 32), (2, 1, 64), 16, 512),
+      megatron("7.5B", 142, (36, 4096, 32), (4, 1, 128), 16, 512),
+      megatron("18.4B", 135, (40, 6144, 48), (8, 1, 256), 8, 1024),
+      megatron("39.1B", 138, (48, 8192, 64), (8, 2, 512), 4, 1536),
+      megatron("76.1B", 140, (60, 10240, 80), (8, 4, 1024), 2, 1792, 3),
+      megatron("145.6B", 148, (80, 12288, 96), (8, 8, 1536), 2, 2304, 2),
+      megatron("310.1B", 155, (96, 16384, 128), (8, 16, 1920), 1, 2160, 2),
+      megatron("529.6B", 163, (105, 20480, 128), (8, 35, 2520), 1, 2520, 3),
+      megatron("1008B", 163, (128, 25600, 160), (8, 64, 3072), 1, 3072)]),
 ]
 
 
@@ -200,19 +230,24 @@ class Predictor:
         if one["half"]:
             content["network"]["bandwidth"] *= 2
         content["ranks_per_host"] = wanted["per_host"]
+        self.memory = content["memory"]
         path = self.folder / "machine.json"
         path.write_text(json.dumps(content))
         return path
 
     def rate(self, wanted, one, factor):
-        """Tokens per second and rank, with computation `factor` times as fast as the machine's file says."""
-        units = self.folder / "units.json"
-        model = one["model"]["units"]
-        units.write_text(json.dumps({"units": model, "program": program(model, one["recompute"])}))
-        command = [self.tessera, "plan", "--time", "--json", "--machine", self.machine_file(wanted, one), "--units", units,
-                   "--world", one["ranks"], "--batch", one["batch"], "--seq", one["seq"], "--precision", "bf16",
+        """Tokens per second and rank, or TFLOP/s where a token's FLOPs are given, with computation `factor` times as fast as the machine's file says."""
+        shape = []
+        if model := one.get("model"):
+            units = self.folder / "units.json"
+            units.write_text(json.dumps({"units": model["units"], "program": program(model["units"], one["recompute"])}))
+            shape = ["--units", units, "--world", one["ranks"]]
+        command = [self.tessera, "plan", "--time", "--json", "--machine", self.machine_file(wanted, one), *shape,
+                   "--batch", one["batch"], "--seq", one["seq"], "--precision", "bf16",
                    "--whatif", f"compute={factor:.6f}x", *one["options"]]
-        return json.loads(turns.run(command))["time"]["tokens_per_second_and_rank"]
+        found = json.loads(turns.run(command))
+        longer = 1 + one.get("more_bytes", 0) / (factor * self.memory) / found["step_seconds"]
+        return found["time"]["tokens_per_second_and_rank"] * one.get("flops", 1) / longer
 
     def fitted_factor(self, wanted, one, published):
         """By bisection: a faster machine is never slower."""
