@@ -88,14 +88,14 @@ inline Range untrained_range(const Plan& plan, std::size_t unit) {
 }
 
 // A collective in a window works on a place for every rank that takes part, in the order of MeshShape::index_of; where
-// a sum is for all, each rank forms that of its place, and all places are then gathered.
+// a sum is for all, each rank forms that of its place, and all places are then gathered. What each rank has for each
+// comes behind what it brings for each.
 inline std::size_t buffer_of(const Plan& plan, const CollectiveSpec& collective) {
   return collective.overlaps && sums(collective.kind) ? plan.collected_sums : plan.collected;
 }
 inline Range collected(const Plan& plan, const CollectiveSpec& collective) {
   const std::size_t ranks = plan.mesh.size(plan.group_of(collective));
   Bytes place = collective.bytes();
-  if (collective.kind == CollectiveKind::all_to_all) place = place * ranks;
   if (collective.kind == CollectiveKind::all_reduce && ranks > 1)
     place = round_up(Bytes((place.count() + ranks - 1) / ranks), buffer_alignment);
   return fixed_range(buffer_of(plan, collective), Bytes(0), place * ranks);
@@ -111,10 +111,13 @@ inline bool rounds_sums(const Plan& plan, const CollectiveSpec& collective) {
 
 // A rank has written the first range before the collective, and reads the second after it.
 inline Range brought(const Plan& plan, const CollectiveSpec& collective) {
-  return sums(collective.kind) ? collected(plan, collective) : my_collected(plan, collective);
+  const bool of_one = collective.kind == CollectiveKind::all_gather;
+  return of_one ? my_collected(plan, collective) : collected(plan, collective);
 }
 inline Range received(const Plan& plan, const CollectiveSpec& collective) {
   const Range all = collected(plan, collective), mine = my_collected(plan, collective);
+  if (collective.kind == CollectiveKind::all_to_all && !plan.group_of(collective).empty())
+    return fixed_range(all.buffer, round_up(all.size, buffer_alignment), all.size);
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
   if (!rounds_sums(plan, collective)) return scatters ? mine : all;
   const Bytes begin = scatters ? round_up(all.size, buffer_alignment) : Bytes(0);

@@ -438,7 +438,8 @@ bool is_part(const Plan& plan, const Access& access, AxisSet over, Part part) {
 AxisSet axes_of(const Plan& plan, const CollectiveSpec& collective) { return together(plan) & *collective.axes; }
 
 // The range is what a rank brings, or what it has of it afterwards: a place for each rank that takes part, its own one,
-// or, of sums of 16 bits, the result with the fp32 sums behind it. What is summed for all has places of whole slots.
+// of an all-to-all those that came behind those that go, or, of sums of 16 bits, the result with the fp32 sums behind
+// it. What is summed for all has places of whole slots.
 Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, bool afterwards) {
   using enum CollectiveKind;
   const auto aligned = [](Bytes size) { return Bytes((size.count() + 511) / 512 * 512); };
@@ -447,7 +448,9 @@ Range place_of_collected(const Plan& plan, const CollectiveSpec& collective, boo
   const std::size_t element = !collective.type ? 8 : *collective.type == DType::fp32 ? 4 : 2;
   const bool summed = collective.kind == all_reduce || collective.kind == reduce_scatter;
   const std::size_t buffer = collective.overlaps && summed ? plan.collected_sums : plan.collected;
-  Bytes each(element * collective.elements * (collective.kind == all_to_all ? ranks : 1));
+  Bytes each(element * collective.elements);
+  if (collective.kind == all_to_all)
+    return fixed_range(buffer, afterwards && ranks > 1 ? aligned(each * ranks) : Bytes(0), each * ranks);
   if (collective.kind == all_reduce && ranks > 1) each = aligned(Bytes((each.count() + ranks - 1) / ranks));
   if (afterwards && summed && element == 2 && ranks > 1) {
     if (collective.kind == all_reduce) return fixed_range(buffer, Bytes(0), each * ranks + each * 2);

@@ -262,11 +262,6 @@ Collected<std::byte> OpenWindow::take_collective() {
   Collected<std::byte> came{
       .first = memory_.address(plan::received(plan_, spec)), .values = spec.elements, .stride = spec.elements};
   if (plan::sums(spec.kind)) return came;
-  if (spec.kind == plan::CollectiveKind::all_to_all) {  // of every rank's parts the one for this rank
-    came.stride = spec.elements * plan_.mesh.size(group);
-    came.first += spec.bytes().count() *
-                  plan_.mesh.index_of(group, plan_.mesh.place_of(plan_.rank_of(static_cast<std::size_t>(rank_))));
-  }
   plan_.mesh.inwards_out([&](Axis axis) {
     if (!group.contains(axis)) return;
     (came.ranks_of_replica == 1 ? came.ranks_of_replica : came.replicas) =

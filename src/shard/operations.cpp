@@ -370,6 +370,16 @@ Operations::Call Operations::call_in_window(const Operation& operation) {
   const plan::Range mine = plan::my_collected(plan_, spec), received = plan::received(plan_, spec);
   std::byte* const all = base(mine.buffer);
   Call result;
+  if (spec.kind == CollectiveKind::all_to_all) {
+    const int ranks = static_cast<int>(plan_.mesh.size(operation.group));
+    for (int from = 0; from < ranks; ++from) {
+      for (int to = 0; to < ranks; ++to) {
+        const auto place = [&](int of) { return spec.bytes() * static_cast<std::size_t>(of); };
+        result.transfers.push_back({from, to, place(to), received.offset + place(from), spec.bytes()});
+      }
+    }
+    return result;
+  }
   if (spec.kind != CollectiveKind::reduce_scatter)
     result.gathers.push_back({.data = all, .shard = mine.size, .label = spec.name});
   if (!plan::sums(spec.kind)) return result;
@@ -389,6 +399,11 @@ Operations::Call Operations::call_in_window(const Operation& operation) {
 void Operations::collect(const Operation& operation, const Call& call, Stream& on) {
   if (operation.passes_message()) return pass_message(operation, on);
   Communicator& communicator = communicator_of(operation);
+  if (!call.transfers.empty()) {
+    const plan::CollectiveSpec& spec = plan_.units[operation.unit].collectives[operation.collective];
+    std::byte* const data = base(operation.accesses.front().range.buffer);
+    return communicator.redistribute(on, {.data = data, .transfers = call.transfers, .label = spec.name});
+  }
   if (!call.reductions.empty()) communicator.reduce_scatter(on, call.reductions);
   if (call.rounded.data != nullptr) {
     const ReduceScatter& sum = call.reductions.front();

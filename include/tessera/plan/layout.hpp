@@ -63,7 +63,7 @@ enum class CollectiveKind {
   all_gather,      // everybody's elements, to all
   all_reduce,      // the sum of everybody's elements, to all
   reduce_scatter,  // the same, of which each rank gets its place
-  all_to_all,      // from every rank its own part for each; gathered, and each rank reads what is for it
+  all_to_all,      // from every rank its own part for each
   // A message between neighbours along the axis pipeline, whose ranks have roles (roles.hpp): in forward windows to the
   // next role, in backward windows to the one before; behind the last role stands the first. Both sides have one of the
   // same last name.
