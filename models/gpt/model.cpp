@@ -32,7 +32,7 @@ void Gpt<T>::add_to(tessera::FullyShard& model, std::size_t batch) {
 template <typename T>
 tessera::Bytes Gpt<T>::saved_bytes(const GptShape& shape, std::string_view unit, std::size_t batch) {
   if (!shape.blocks_save_inputs || !unit.starts_with("blocks.")) return {};
-  return tessera::Bytes(sizeof(T) * slices_of(shape).part(batch * shape.seq) * shape.dim);
+  return tessera::Bytes(sizeof(T) * slices_of(shape).part(batch * shape.positions()) * shape.dim);
 }
 
 template <typename T>
@@ -64,8 +64,8 @@ void Gpt<T>::evaluate(tessera::FullyShard& model, const TokenRows& tokens, const
 }
 
 template <typename T>
-std::span<const float> Gpt<T>::next(tessera::FullyShard& model, std::span<const std::int32_t> tokens) {
-  const auto logits = next_pass(model, {.ids = tokens, .sequence = std::max<std::size_t>(1, tokens.size())});
+std::span<const float> Gpt<T>::next(tessera::FullyShard& model, const TokenRows& tokens) {
+  const auto logits = next_pass(model, tokens);
   return {logits.data, logits.elements()};
 }
 
@@ -73,7 +73,8 @@ namespace {
 
 // The passes ask for the number of ids only: none is read.
 TokenRows counted_tokens(const GptShape& shape, std::size_t sequences) {
-  return {.ids = {static_cast<const std::int32_t*>(nullptr), sequences * shape.seq}, .sequence = shape.seq};
+  return {.ids = {static_cast<const std::int32_t*>(nullptr), sequences * shape.positions()},
+          .sequence = shape.positions()};
 }
 Answers counted_answers(const TokenRows& tokens) { return {.targets = tokens.ids}; }
 
@@ -151,13 +152,17 @@ tessera::Bytes Gpt<T>::planned_activation_bytes(const GptShape& shape, std::size
 }
 
 template <typename T>
+SequenceBatch Gpt<T>::sequences(const TokenRows& tokens) const {
+  return {.length = tokens.sequence, .rows = tokens.ids.size(), .parts = parts_of(shape_)};
+}
+template <typename T>
 SequenceBatch Gpt<T>::sequences(const TokenRows& tokens, const SamplePlace& place) const {
-  return {.length = tokens.sequence,
-          .rows = tokens.ids.size(),
-          .dropout = {.probability = shape_.dropout,
-                      .key = {.seed = shape_.dropout_seed,
-                              .step = static_cast<std::uint32_t>(place.step),
-                              .first_row = place.first_sample * tokens.sequence}}};
+  SequenceBatch result = sequences(tokens);
+  result.dropout = {.probability = shape_.dropout,
+                    .key = {.seed = shape_.dropout_seed,
+                            .step = static_cast<std::uint32_t>(place.step),
+                            .first_row = place.first_sample * tokens.sequence * shape_.contexts}};
+  return result;
 }
 
 template <typename T>
@@ -227,7 +232,7 @@ void Gpt<T>::backward_pass(Model& model, MatrixView<T> gradient, const SequenceB
 template <typename T>
 template <typename Model>
 MatrixView<const T> Gpt<T>::evaluation_pass(Model& model, const TokenRows& tokens) {
-  const SequenceBatch how{.length = tokens.sequence, .rows = tokens.ids.size()};
+  const SequenceBatch how = sequences(tokens);
   MatrixView<T> x = push_rows(tokens.ids.size()), y = push_rows(tokens.ids.size());
   const MatrixView<T> all = spread_ ? stack_.push<T>(tokens.ids.size(), shape_.dim) : MatrixView<T>{};
   embed(model, tessera::plan::WindowKind::evaluate, tokens.ids, x, how);
@@ -254,7 +259,7 @@ template <typename T>
 template <typename Model>
 MatrixView<float> Gpt<T>::next_pass(Model& model, const TokenRows& tokens) {
   const nn::ScratchScope pass(stack_);
-  return push_next_logits<T>(model, *embedding_, stack_, shape_, evaluation_pass(model, tokens));
+  return push_next_logits<T>(model, *embedding_, stack_, shape_, evaluation_pass(model, tokens), tokens.behind);
 }
 
 template class Gpt<float>;

@@ -18,12 +18,6 @@
 
 namespace models {
 
-// Sequences of tokens, all of the same length, one after the other.
-struct TokenRows {
-  std::span<const std::int32_t> ids;  // may be empty
-  std::size_t sequence = 1;           // tokens of each
-};
-
 // Which samples of the run a micro-batch has: what dropout masks depend on, and they on nothing else but the seed.
 struct SamplePlace {
   std::size_t step = 0;
@@ -45,14 +39,14 @@ class Gpt {
     stack_ = tessera::nn::ActivationStack(memory, device);
   }
 
-  // One micro-batch, forward and backward: *loss becomes its mean cross entropy per token. Enqueues; what is passed in
-  // must stay until the stream is through.
+  // One micro-batch, forward and backward: *loss becomes the mean cross entropy of a token that this rank has.
+  // Enqueues; what is passed in must stay until the stream is through.
   void train(tessera::FullyShard& model, const TokenRows& tokens, const Answers& answers, const SamplePlace& place);
   // The mean loss in evaluation windows, 0 without tokens.
   void evaluate(tessera::FullyShard& model, const TokenRows& tokens, const Answers& answers);
-  // The logits of the token after the last one of a single sequence, in memory of this model's until its next pass;
-  // nothing without tokens. Evaluation windows.
-  std::span<const float> next(tessera::FullyShard& model, std::span<const std::int32_t> tokens);
+  // The logits of the token after the last one that this rank has of a single sequence, in memory of this model's until
+  // its next pass; nothing without tokens. Evaluation windows.
+  std::span<const float> next(tessera::FullyShard& model, const TokenRows& tokens);
 
   // The units as the model has them, whose micro-batches have so many sequences at most.
   static std::vector<tessera::plan::UnitSpec> units(const GptShape& shape, std::size_t batch);
@@ -86,6 +80,7 @@ class Gpt {
   template <typename Model>
   tessera::nn::MatrixView<float> next_pass(Model& model, const TokenRows& tokens);
 
+  tessera::nn::SequenceBatch sequences(const TokenRows& tokens) const;
   tessera::nn::SequenceBatch sequences(const TokenRows& tokens, const SamplePlace& place) const;
   tessera::nn::MatrixView<T> push_rows(std::size_t tokens);  // of this rank
 

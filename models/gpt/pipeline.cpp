@@ -33,7 +33,7 @@ GptPart<T>::GptPart(const GptShape& shape, const GptPartOptions& options)
       slices_(slices_of(shape)),
       begin_(options.begin),
       end_(options.end),
-      most_rows_(options.batch * shape.seq),
+      most_rows_(options.batch * shape.positions()),
       goes_back_in_two_(options.goes_back_in_two),
       device_(options.device) {
   if (is_first() || is_last()) embedding_ = make_embedding<T>(shape);
@@ -52,7 +52,7 @@ GptPart<T>::GptPart(const GptShape& shape, const GptPartOptions& options)
 
 template <typename T>
 std::size_t GptPart<T>::passed_elements(const GptShape& shape, std::size_t batch) {
-  return slices_of(shape).part(batch * shape.seq) * shape.dim;
+  return slices_of(shape).part(batch * shape.positions()) * shape.dim;
 }
 
 template <typename T>
@@ -100,7 +100,7 @@ MatrixView<T> GptPart<T>::matrix(std::span<const std::byte> memory, std::size_t 
 
 template <typename T>
 nn::SequenceBatch GptPart<T>::sequences(const PartMemory& memory, WindowKind kind) const {
-  nn::SequenceBatch result{.length = brought(memory).tokens.sequence, .rows = rows(memory)};
+  nn::SequenceBatch result{.length = brought(memory).tokens.sequence, .rows = rows(memory), .parts = parts_of(shape_)};
   if (kind == WindowKind::evaluate) return result;
   const SamplePlace& place = brought(memory).place;
   result.dropout = {.probability = shape_.dropout,
@@ -173,7 +173,7 @@ void GptPart<T>::forward_pass(Model& model, WindowKind kind, const PartMemory& m
   }
   if (!is_last()) return;
   if (micro.writes) {
-    logits_ = push_next_logits<T>(model, *embedding_, stack, shape_, x);
+    logits_ = push_next_logits<T>(model, *embedding_, stack, shape_, x, micro.tokens.behind);
     return;
   }
   model.pass(kind, *embedding_, stack, x, micro.answers);
@@ -232,7 +232,7 @@ void GptPart<T>::count() {
   nn::ActivationStack stack(device_);
   scratch_ = nn::ActivationStack(device_);
   const std::span<const std::int32_t> ids(static_cast<const std::int32_t*>(nullptr), most_rows_);
-  micro_batches_ = {{.tokens = {.ids = ids, .sequence = shape_.seq}, .answers = {.targets = ids}, .place = {}}};
+  micro_batches_ = {{.tokens = {.ids = ids, .sequence = shape_.positions()}, .answers = {.targets = ids}, .place = {}}};
   const PartMemory nothing{.micro_batch = 0, .place = 0, .activations = {}, .input = {}, .output = {}};
   forward_pass(counting, WindowKind::evaluate, nothing, stack);
   stack.rewind({});
@@ -259,7 +259,7 @@ void require_possible(const GptShape& shape, bool goes_back_in_two) {
     throw tessera::UsageError("a pipeline's blocks leave their inputs on the device: several micro-batches follow");
   }
   if (!goes_back_in_two) return;
-  nn::require_one_backward_pass(shape.slices > 1);
+  nn::require_one_backward_pass(shape.slices * shape.contexts > 1);
   if (!shape.activation_checkpointing) return;
   throw tessera::UsageError(
       "zb-h1 with blocks that are computed again: what they save would stay until their parameters' gradients are "

@@ -1,6 +1,6 @@
 // A GPT as parts of a pipeline: the embedding and the first blocks, blocks, and the last ones with the norm and the
 // output head, whose token table is tied to the embedding's. Ranks along Axis::tensor have slices of them all, and pass
-// their own rows on.
+// their own rows on, as those along Axis::context pass their positions'.
 #pragma once
 
 #include <cstddef>

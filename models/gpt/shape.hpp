@@ -27,6 +27,11 @@ struct GptShape {
   std::size_t slices = 1;
   std::size_t slice = 0;
   std::size_t batch = 1;
+  // Ranks along Axis::context have equal parts of each sequence: how many there are, and which one this is.
+  std::size_t contexts = 1;
+  std::size_t context = 0;
+
+  std::size_t positions() const { return seq / contexts; }  // of a sequence, on each of these ranks
 };
 
 inline constexpr const char* embedding_name = "embedding";

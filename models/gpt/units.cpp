@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "tessera/nn/context.hpp"
 #include "tessera/nn/embedding.hpp"
 #include "tessera/nn/layer_norm.hpp"
 #include "tessera/nn/transformer_block.hpp"
@@ -21,7 +22,12 @@ template <typename P>
 class BlockLayer {
  public:
   BlockLayer(const GptShape& shape, std::size_t index)
-      : block_({.dim = shape.dim, .heads = shape.heads, .layers = shape.layers, .slices = slices_of(shape)}, index) {}
+      : block_({.dim = shape.dim,
+                .heads = shape.heads,
+                .layers = shape.layers,
+                .slices = slices_of(shape),
+                .parts = parts_of(shape)},
+               index) {}
 
   tessera::Module& module() { return block_; }
   using Saved = typename nn::TransformerBlock<P>::Saved;
@@ -108,7 +114,7 @@ class SpreadUnitOf final : public SpreadUnit<T> {
  private:
   void drop(Window& window, MatrixView<T> rows, const SequenceBatch& sequences) {
     constexpr std::size_t place = 0;  // the embedding's
-    nn::enqueue(window, nn::dropout<T>, sequences.dropout_at(place, slices_.rows_of(sequences.rows).first), rows, rows);
+    nn::drop_rows<T>(window, sequences, place, slices_.rows_of(sequences.rows).first, rows, rows);
   }
 
   nn::Slices slices_;

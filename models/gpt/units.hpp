@@ -2,7 +2,6 @@
 // what its last forward saved for its next backward, of every micro-batch that is on its way.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +20,13 @@
 #include "tessera/shard/module.hpp"
 
 namespace models {
+
+// Sequences of tokens, all of the same length, one after the other; where ranks have parts of them, this rank's.
+struct TokenRows {
+  std::span<const std::int32_t> ids;  // may be empty
+  std::size_t sequence = 1;           // tokens of each
+  std::size_t behind = 0;             // of a sequence that is to go on: so many at its end only fill up
+};
 
 // Answers are the targets of rows of logits, and where their mean loss goes.
 struct Answers {
@@ -108,12 +114,12 @@ class EmbeddingUnit : public UnitOfPlaces {
   virtual LossUnit* loss() = 0;  // null where ranks have no slices
 };
 
-// Pushes the logits that follow the last of the rows that the head reads: [1, vocabulary], or nothing without rows. In
-// evaluate windows of the head, and of the loss where ranks have slices.
+// Pushes the logits that follow the last of the rows that the head reads but for `behind` more: [1, vocabulary], or
+// nothing without rows. In evaluate windows of the head, and of the loss where ranks have slices.
 template <typename T, typename Model>
 tessera::nn::MatrixView<float> push_next_logits(Model& model, EmbeddingUnit<T>& head,
                                                 tessera::nn::ActivationStack& stack, const GptShape& shape,
-                                                tessera::nn::MatrixView<const T> x);
+                                                tessera::nn::MatrixView<const T> x, std::size_t behind);
 
 template <typename T>
 std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape& shape);
@@ -125,15 +131,17 @@ template <typename T>
 std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape& shape);  // null where ranks have no slices
 
 inline tessera::nn::Slices slices_of(const GptShape& shape) {
-  return {.count = shape.slices, .place = shape.slice, .rows = shape.batch * shape.seq};
+  return {.count = shape.slices, .place = shape.slice, .rows = shape.batch * shape.positions()};
+}
+inline tessera::nn::ContextParts parts_of(const GptShape& shape) {
+  return {.count = shape.contexts, .place = shape.context, .rows = shape.batch * shape.positions()};
 }
 
 template <typename T, typename Model>
 tessera::nn::MatrixView<float> push_next_logits(Model& model, EmbeddingUnit<T>& head,
                                                 tessera::nn::ActivationStack& stack, const GptShape& shape,
-                                                tessera::nn::MatrixView<const T> x) {
-  if (x.rows > 0 && !stack.counts_only()) x.data += (x.rows - 1) * x.columns;
-  x.rows = std::min<std::size_t>(x.rows, 1);
+                                                tessera::nn::MatrixView<const T> x, std::size_t behind) {
+  x = x.rows == 0 ? x : x.from_row(x.rows - 1 - behind, 1);
   const tessera::nn::MatrixView<float> logits = stack.push<float>(x.rows, shape.vocabulary);
   if (head.loss() == nullptr) {
     model.evaluate(head, stack, x, logits);

@@ -15,6 +15,7 @@ namespace {
 void require_products() { refuse(); }
 std::string products_in_words() { refuse(); }
 bool multiply(void*, const Product&) { refuse(); }
+void copy_chunks(void*, const ChunkCopy&) { refuse(); }
 void gelu(void*, const GeluRow&) { refuse(); }
 void add(void*, const AddRow&) { refuse(); }
 void dropout(void*, const DropoutRows&) { refuse(); }

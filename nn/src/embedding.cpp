@@ -11,6 +11,7 @@
 #include "src/rows/active_rows.hpp"
 #include "src/shared_rows.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/nn/context.hpp"
 #include "tessera/nn/linear.hpp"
 
 namespace tessera::nn {
@@ -261,10 +262,11 @@ typename Embedding<T>::Saved Embedding<T>::forward(Window& window, ActivationSta
            .positions = {has_positions ? positions : nullptr, shape_.context, shape_.dim},
            .ids = ids.data(),
            .sequence = sequences.length,
+           .first_position = sequences.first_position(),
            .y = y,
            .first_id = ids_.first,
            .all_ids = shape_.slices.any() ? shape_.vocabulary : 0});
-  if (!shape_.slices.any()) enqueue(window, dropout<T>, sequences.dropout_at(drop_place_), y, y);
+  if (!shape_.slices.any()) drop_rows<T>(window, sequences, drop_place_, 0, y, y);
   return {.ids = ids.data(), .sequences = sequences};
 }
 
@@ -272,10 +274,11 @@ template <Element T>
 void Embedding<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dy) {
   const ScratchScope scratch(stack);
   const std::size_t room = embedding_scratch(dy.rows, ids_.count, device_of(window, stack));
-  if (!shape_.slices.any()) enqueue(window, dropout<T>, saved.sequences.dropout_at(drop_place_), dy, dy);
+  if (!shape_.slices.any()) drop_rows<T>(window, saved.sequences, drop_place_, 0, dy, dy);
   enqueue(window, embedding_backward<T>,
           {.ids = saved.ids,
            .sequence = saved.sequences.length,
+           .first_position = saved.sequences.first_position(),
            .dy = dy,
            .dtable = table_gradient(window),
            .dpositions = {gradient_of<T>(window, positions_), shape_.context, shape_.dim},

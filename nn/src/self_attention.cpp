@@ -28,11 +28,20 @@ SelfAttention<T>::SelfAttention(const SelfAttentionOptions& options)
     throw UsageError(
         fmt::format("attention: {} slices do not divide its {} heads", options.slices.count, options.heads));
   }
+  if (!options.parts.any()) return;
+  if (options.heads / options.slices.count % options.parts.count != 0) {
+    throw UsageError(fmt::format("attention: {} ranks along context do not divide the {} heads that each has",
+                                 options.parts.count, options.heads / options.slices.count));
+  }
+  exchange_qkv_.emplace(options.parts, 3 * dim(), 3);
+  exchange_out_.emplace(options.parts, dim(), 1);
 }
 
 template <Element T>
 void SelfAttention<T>::visit(ModuleVisitor& visitor) {
   visitor("c_attn", attn_);
+  if (exchange_qkv_) exchange_qkv_->visit(visitor, "qkv");
+  if (exchange_out_) exchange_out_->visit(visitor, "out");
   visitor("c_proj", proj_);
 }
 
@@ -41,13 +50,14 @@ AttentionShape SelfAttention<T>::shape_of(std::size_t rows, const SequenceBatch&
   if (sequences.length == 0 || rows % sequences.length != 0) {
     throw UsageError(fmt::format("attention: {} rows are no whole number of sequences of {}", rows, sequences.length));
   }
+  const std::size_t of_slice = options_.heads / options_.slices.count, heads = of_slice / options_.parts.count;
   return {.sequences = rows / sequences.length,
-          .sequence = sequences.length,
-          .heads = options_.heads / options_.slices.count,
+          .sequence = sequences.length * options_.parts.count,
+          .heads = heads,
           .head_dim = options_.dim / options_.heads,
           .causal = options_.causal,
           .heads_of_mask = static_cast<std::uint16_t>(options_.heads),
-          .first_head = static_cast<std::uint16_t>(options_.heads / options_.slices.count * options_.slices.place)};
+          .first_head = static_cast<std::uint16_t>(of_slice * options_.slices.place + heads * options_.parts.place)};
 }
 
 template <Element T>
@@ -56,10 +66,13 @@ typename SelfAttention<T>::Saved SelfAttention<T>::forward(Window& window, Activ
                                                            const SequenceBatch& sequences) {
   const std::size_t rows = options_.slices.any() ? sequences.rows : x.rows;
   const AttentionShape shape = shape_of(rows, sequences);
-  const auto qkv = stack.push<T>(rows, 3 * dim());
-  const auto out = stack.push<T>(rows, dim());
+  const auto of_rows = stack.push<T>(rows, 3 * dim());
+  const auto all_out = stack.push<T>(rows, dim());
+  const auto out = exchange_out_ ? of_heads(stack.push<T>(rows, dim())) : all_out;
   const auto statistics = stack.push<Arithmetic<T>>(shape.statistics());
-  const auto saved_attn = attn_.forward(window, stack, x, qkv);
+  const auto saved_attn = attn_.forward(window, stack, x, of_rows);
+  const auto qkv = of_heads(of_rows);
+  if (exchange_qkv_) exchange_qkv_->to_heads(window, of_rows, qkv, sequences.length);
   {
     const ScratchScope scratch(stack);
     const auto room = stack.push<Arithmetic<T>>(attention_forward_scratch<T>(shape, device_of(window, stack)));
@@ -71,9 +84,11 @@ typename SelfAttention<T>::Saved SelfAttention<T>::forward(Window& window, Activ
              .dropout = sequences.dropout_at(options_.drop_place),
              .scratch = room.data()});
   }
+  if (exchange_out_) exchange_out_->to_positions(window, out, all_out, sequences.length);
   return {.attn = saved_attn,
-          .proj = proj_.forward(window, stack, out, y),
+          .proj = proj_.forward(window, stack, all_out, y),
           .qkv = qkv,
+          .out = out,
           .statistics = statistics,
           .sequences = sequences};
 }
@@ -82,37 +97,42 @@ template <Element T>
 void SelfAttention<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                                 MatrixView<T> dx) {
   const ScratchScope scope(stack);
-  const auto dqkv = stack.push<T>(saved.qkv.rows, 3 * dim());
+  const std::size_t rows = saved.proj.x.rows;
+  const auto dqkv = stack.push<T>(rows, 3 * dim());
   {
     const ScratchScope scratch(stack);
-    const auto dout = stack.push<T>(saved.qkv.rows, dim());
+    const auto dout = stack.push<T>(rows, dim());
     proj_.backward(window, stack, saved.proj, dy, dout);
     attend_back(window, stack, saved, dout, dqkv);
   }
   attn_.backward(window, stack, saved.attn, dqkv, dx);
 }
 
+// Both gradients are of this rank's rows, and in between of its heads.
 template <Element T>
-void SelfAttention<T>::attend_back(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dout,
+void SelfAttention<T>::attend_back(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> dout,
                                    MatrixView<T> dqkv) {
-  const AttentionShape shape = shape_of(saved.qkv.rows, saved.sequences);
+  const AttentionShape shape = shape_of(dout.rows, saved.sequences);
   const ScratchScope scratch(stack);
   const auto room = stack.push<Arithmetic<T>>(attention_backward_scratch<T>(shape, device_of(window, stack)));
+  if (exchange_out_) exchange_out_->to_heads(window, dout, of_heads(dout), saved.sequences.length);
   enqueue(window, attention_backward<T>,
           {.shape = shape,
            .qkv = saved.qkv,
            .statistics = saved.statistics.data(),
-           .out = saved.proj.x,
-           .dout = dout,
-           .dqkv = dqkv,
+           .out = saved.out,
+           .dout = of_heads(dout),
+           .dqkv = of_heads(dqkv),
            .dropout = saved.sequences.dropout_at(options_.drop_place),
            .scratch = room.data()});
+  if (exchange_qkv_) exchange_qkv_->to_positions(window, of_heads(dqkv), dqkv, saved.sequences.length);
 }
 
 template <Element T>
 typename SelfAttention<T>::Between SelfAttention<T>::backward_input(Window& window, ActivationStack& stack,
                                                                     const Saved& saved, MatrixView<const T> dy,
                                                                     MatrixView<T> dx) {
+  require_one_backward_pass(options_.parts.any());
   const auto dqkv = stack.push<T>(saved.qkv.rows, 3 * dim());
   Between between;
   {

@@ -15,14 +15,6 @@ float projection_deviation(const TransformerShape& shape) {
   return transformer_deviation / std::sqrt(2.0f * static_cast<float>(shape.layers));
 }
 
-// The gradient of drop(x), given that of drop(x) + residual: dy itself where nothing is dropped, or in `to`.
-template <typename T>
-MatrixView<const T> dropped(Window& window, const Dropout& dropout, MatrixView<const T> dy, MatrixView<T> to) {
-  if (dropout.probability == 0.0f) return dy;
-  enqueue(window, nn::dropout<T>, dropout, dy, to);
-  return to;
-}
-
 }  // namespace
 
 template <Element T>
@@ -35,7 +27,8 @@ TransformerBlock<T>::TransformerBlock(const TransformerShape& shape, std::size_t
              .projection_deviation = projection_deviation(shape),
              .drop_place = 3 * index + 1,
              .causal = shape.causal,
-             .slices = shape.slices}),
+             .slices = shape.slices,
+             .parts = shape.parts}),
       ln_2_(shape.dim, shape.slices),
       mlp_({.dim = shape.dim,
             .hidden = shape.hidden == 0 ? 4 * shape.dim : shape.hidden,
@@ -64,8 +57,12 @@ typename TransformerBlock<T>::Saved TransformerBlock<T>::forward(Window& window,
   };
   const auto add_dropped_to = [&](MatrixView<T> to, MatrixView<const T> residual, std::size_t place) {
     if (!drops) return;
-    enqueue(window, add_dropped<T>,
-            {.residual = residual, .x = to, .y = to, .dropout = sequences.dropout_at(place, first_row(sequences))});
+    sequences.drop_rows(
+        place, first_row(sequences), to.rows, [&](std::size_t row, std::size_t rows, const Dropout& dropout) {
+          const MatrixView<T> stretch = to.from_row(row, rows);
+          enqueue(window, add_dropped<T>,
+                  {.residual = residual.from_row(row, rows), .x = stretch, .y = stretch, .dropout = dropout});
+        });
   };
   Saved saved;
   saved.sequences = sequences;
@@ -82,8 +79,11 @@ template <Element T>
 void TransformerBlock<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<T> gradient) {
   const ScratchScope scope(stack);
   const auto branch = stack.push<T>(gradient.rows, gradient.columns);
-  const auto of = [&](std::size_t place) {
-    return dropped<T>(window, saved.sequences.dropout_at(place, first_row(saved.sequences)), gradient, branch);
+  // The gradient of drop(x), given that of drop(x) + residual, which it is where nothing is dropped.
+  const auto of = [&](std::size_t place) -> MatrixView<const T> {
+    if (saved.sequences.dropout.probability == 0.0f) return gradient;
+    drop_rows<T>(window, saved.sequences, place, first_row(saved.sequences), gradient, branch);
+    return branch;
   };
   mlp_.backward(window, stack, saved.mlp, of(mlp_place()), branch);
   ln_2_.add_backward(window, stack, saved.ln_2, branch, gradient);
@@ -97,7 +97,7 @@ typename TransformerBlock<T>::Between TransformerBlock<T>::backward_input(Window
                                                                           const Saved& saved, MatrixView<T> gradient) {
   const auto of = [&](std::size_t place) {
     const auto to = stack.push<T>(gradient.rows, gradient.columns);
-    enqueue(window, nn::dropout<T>, saved.sequences.dropout_at(place, first_row(saved.sequences)), gradient, to);
+    drop_rows<T>(window, saved.sequences, place, first_row(saved.sequences), gradient, to);
     return to;
   };
   Between between;

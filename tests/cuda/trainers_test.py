@@ -61,11 +61,12 @@ class OnCuda(unittest.TestCase):
                 with self.subTest(precision=precision, ranks=ranks, strategy=strategy):
                     self.assertEqual(self.gpt(*common, "--strategy", strategy), (losses, weights))
 
-    def test_slices_of_the_gpt_follow_the_cpu(self):
-        for precision in ["bf16"] if REDUCED else ["fp32", "bf16"]:
-            common = ["--steps", 3, "--precision", precision, "--mesh", "shard=1,tensor=3"]
-            losses, _ = self.gpt(*common)
-            self.check_follows(losses, self.gpt(*common, device="cpu")[0], precision)
+    def test_slices_of_the_gpt_and_parts_of_its_sequences_follow_the_cpu(self):
+        for axis, precision in itertools.product(["tensor", "context"], ["bf16"] if REDUCED else ["fp32", "bf16"]):
+            model = [12 if option == 11 else option for option in GPT]  # tokens, which three parts divide
+            common = [*model, "--data", self.text, "--steps", 3, "--precision", precision, "--mesh", f"shard=1,{axis}=3"]
+            losses, _ = self.train(TRAIN_GPT, *common)
+            self.check_follows(losses, self.train(TRAIN_GPT, *common, device="cpu")[0], precision)
 
     def test_accumulation_and_recomputation_leave_the_bits_alone(self):
         common = ["--steps", 3, "--ranks", 2, "--accumulate", 2, "--accumulate-mode", "local"]

@@ -15,8 +15,8 @@ import process_runs
 import trainer_runs
 
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
-# Three slices of the 256 ids and of the 26 rows of a micro-batch are of different size.
-MODEL = ["--layers", 8, "--dim", 24, "--heads", 6, "--seq", 13, "--batch", 2, "--threads", 1, "--lr", 0.01, "--clip", 0.5,
+# Three slices of the 256 ids and of the 28 rows of a micro-batch are of different size.
+MODEL = ["--layers", 8, "--dim", 24, "--heads", 6, "--seq", 14, "--batch", 2, "--threads", 1, "--lr", 0.01, "--clip", 0.5,
          "--dropout", 0.1, "--seed", 5]
 MODES = ["--test-delays", 5, "--test-poison", "--test-touch", "--test-queue"]
 
@@ -48,17 +48,17 @@ def check_memory(steps, ranks, measurable):
     return activations
 
 
-def mesh_of(stages, data, slices):
-    return ["--mesh", f"pipeline={stages},shard={data},tensor={slices}"]
+def mesh_of(stages, data, slices, contexts=1):
+    return ["--mesh", f"pipeline={stages},shard={data},context={contexts},tensor={slices}"]
 
 
 def check_mesh(program, mesh, accumulate, steps, measurable):
-    stages, data, slices = mesh
+    data, cuts = mesh[1], math.prod(mesh[2:])
     one = train(program, steps, "--ranks", 1, "--accumulate", data * accumulate, "--eval-batches", 2 * data)
     common = [*mesh_of(*mesh), "--accumulate", accumulate, "--eval-batches", 2]
     found, activations = set(), {}
     schedules = [["gpipe"], ["1f1b"], ["interleaved", "--chunks", 2, *MODES],
-                 ["1f1b", "--activation-checkpointing", "yes", *MODES], *([["zb-h1", *MODES]] if slices == 1 else [])]
+                 ["1f1b", "--activation-checkpointing", "yes", *MODES], *([["zb-h1", *MODES]] if cuts == 1 else [])]
     for schedule in schedules:
         # In a selection each schedule has another strategy.
         for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
@@ -135,7 +135,7 @@ def check_text(program):
         return [line for line in done.stdout.splitlines() if line.startswith("  | ")]
     one = text("--ranks", 1, "--accumulate", 8)
     assert len("".join(one)) > 2 * 60 and "To be, or not to be" in one[0], one
-    for mesh, chunks in [((2, 1, 1), []), ((2, 2, 2), []), ((2, 1, 3), ["--schedule", "interleaved", "--chunks", 2])]:
+    for mesh, chunks in [((2, 1, 1), []), ((2, 2, 2), []), ((2, 1, 1, 2), []), ((2, 1, 3), ["--schedule", "interleaved", "--chunks", 2])]:
         there = text(*mesh_of(*mesh), "--accumulate", 8 // mesh[1], *chunks)
         assert there == one, f"{mesh}: {there} and on one rank {one}"
 
@@ -154,14 +154,14 @@ def check_refused(program):
         done = trainer_runs.run(program, *MODEL, "--steps", 1, *options)
         assert done.returncode == 2 and text in done.stderr, done.stderr
     done = trainer_runs.run(program, *MODEL, "--steps", 1, "--mesh", "pipeline=2", "--accumulate", 2, "--draw-plan")
-    for text in ["stage 1  .    F0   B0   B0", "bubble   33.3 %", "64,296 parameters in 10 units\n"]:
+    for text in ["stage 1  .    F0   B0   B0", "bubble   33.3 %", "64,320 parameters in 10 units\n"]:
         assert done.returncode == 0 and text in done.stdout, done.stdout + done.stderr
 
 
 def main(program, *options):
     measurable = "--not-measurable" not in options
-    meshes = [(2, 1, 3), (2, 2, 2), (3, 2, 1)] if REDUCED else [
-        mesh for mesh in itertools.product([2, 3, 4], [1, 2, 3], [1, 2, 3]) if math.prod(mesh) <= 8]
+    meshes = [(2, 1, 3), (2, 2, 1, 2), (3, 2, 1)] if REDUCED else [
+        mesh for mesh in itertools.product([2, 3, 4], [1, 2, 3], [1, 2, 3], [1, 2]) if math.prod(mesh) <= 8]
     for mesh in meshes:
         check_mesh(program, mesh, {2: 4, 3: 6, 4: 8}[mesh[0]], 3 if REDUCED else 20, measurable)
     check_narrow(program)

@@ -15,6 +15,7 @@ import tempfile
 import plan_runs
 
 SHAPE = ["--layers", 2, "--dim", 24, "--heads", 3, "--seq", 11, "--vocabulary", 259]
+CONTEXT = ["--layers", 2, "--dim", 24, "--heads", 6, "--seq", 12, "--vocabulary", 259]
 PRESET = ["--layers", 1, "--dim", 24, "--heads", 2, "--seq", 7, "--vocabulary", 300]
 # (ranks, model, options of both)
 CASES = [(1, SHAPE, []), (3, SHAPE, ["--precision", "bf16", "--batch", 5]),
@@ -27,6 +28,8 @@ CASES = [(1, SHAPE, []), (3, SHAPE, ["--precision", "bf16", "--batch", 5]),
          (4, SHAPE, ["--replicas", 2, "--strategy", "hsdp", "--batch", 2]),
          (6, SHAPE, ["--replicas", 3, "--strategy", "hfsdp", "--precision", "bf16"]),
          (4, SHAPE, ["--replicas", 4, "--strategy", "zero2"]), (6, SHAPE, ["--mesh", "shard=2,tensor=3", "--batch", 2]),
+         (6, CONTEXT, ["--mesh", "shard=2,context=3", "--precision", "bf16", "--batch", 2]),
+         (4, CONTEXT, ["--mesh", "pipeline=2,context=2", "--activation-checkpointing", "yes"]),
          (3, SHAPE, ["--mesh", "tensor=3", "--precision", "bf16", "--activation-checkpointing", "yes"]), (1, PRESET, ["--batch", 2]),
          (4, SHAPE, ["--mesh", "pipeline=2,shard=2", "--batch", 2]),
          (2, SHAPE, ["--mesh", "pipeline=2", "--precision", "bf16", "--schedule", "gpipe"]),

@@ -66,14 +66,16 @@ class Times(Toy):
         self.assertAlmostEqual(time["step_seconds"], 2 * 3 * 2 * 512 * 1024 * 1024 / 1e12, delta=1e-6)
         self.assertAlmostEqual(time["share_of_peak"], 1, places=4)
 
-    def test_slices_share_tokens_and_hide_some_of_what_they_move(self):
+    def test_slices_and_parts_of_sequences_share_tokens_and_slices_hide_some_of_what_they_move(self):
         def time(*ranks):
             return plan("--model", "gpt2-124m", "--seq", 128, "--batch", 2, "--time", "--machine",
                         self.machine(memory=1e20, host={"latency": 0, "bandwidth": 1e12}), *ranks)["time"]
 
-        alone, cut = time("--world", 1), time("--mesh", "tensor=4")
-        self.assertAlmostEqual(4 * cut["tokens_per_second_and_rank"] * cut["step_seconds"], 256, delta=1e-6)
-        self.assertAlmostEqual(4 * cut["computing"], alone["computing"], delta=0.05 * alone["computing"])
+        alone = time("--world", 1)
+        for axis in ["context", "tensor"]:
+            cut = time("--mesh", f"{axis}=4")
+            self.assertAlmostEqual(4 * cut["tokens_per_second_and_rank"] * cut["step_seconds"], 256, delta=1e-6)
+            self.assertAlmostEqual(4 * cut["computing"], alone["computing"], delta=0.05 * alone["computing"])
         # Four of a block's ten gathers and scatters run beside products.
         shown = cut["critical_path"]["collective"] / cut["time_by_kind"]["collective"]
         self.assertTrue(0.55 < shown < 0.65, shown)

@@ -67,6 +67,7 @@ models::GptShape Subject::gpt_shape(const Setting& setting) const {
   models::GptShape shape = std::get<models::GptShape>(shape_);
   shape.activation_checkpointing = setting.activation_checkpointing;
   if (setting.options.mesh) shape.slices = setting.options.mesh->size(tessera::Axis::tensor);
+  shape.contexts = setting.contexts();
   shape.batch = setting.batch;
   shape.blocks_save_inputs = setting.options.offload.activations == tessera::MemorySpace::host;
   return shape;
@@ -268,9 +269,9 @@ void add_sharding_options(CommandLine& line, PlanRequest& request, tessera::DTyp
   line.whole("--replicas", options.replicas, {1, most_ranks},
              "R of the mesh of R replicas by N/R ranks, with any strategy: gradients are summed inside each replica, "
              "then across them");
-  tessera::trainer::add_mesh_option(
-      line, options.mesh,
-      tessera::Axis::pipeline | tessera::Axis::replicate | tessera::Axis::shard | tessera::Axis::tensor);
+  tessera::trainer::add_mesh_option(line, options.mesh,
+                                    tessera::Axis::pipeline | tessera::Axis::replicate | tessera::Axis::shard |
+                                        tessera::Axis::context | tessera::Axis::tensor);
   tessera::trainer::add_schedule_options(line, request.setting.schedule, "--micro-batches");
   line.whole("--outer-every", options.outer_every, {1, most_outer_steps},
              "Replicas train each by themselves and meet after every so many steps (DiLoCo) [they are summed in every "
@@ -495,6 +496,30 @@ void take_mesh(const CommandLine& line, tessera::plan::PlanOptions& options) {
                                 counted(mesh.size(), "rank", "ranks"), counted(options.ranks, "rank", "ranks")));
 }
 
+void check_cuts(const PlanRequest& request) {
+  if (!request.setting.options.mesh) return;
+  const Subject& subject = *request.subject;
+  const std::size_t slices = request.setting.options.mesh->size(tessera::Axis::tensor);
+  const std::size_t contexts = request.setting.contexts();
+  if (slices * contexts == 1) return;
+  if (!subject.has_slices()) {
+    throw OptionError(slices > 1 ? "--mesh: only a GPT's layers have slices along tensor here"
+                                 : "--mesh: only a GPT's sequences have parts along context here");
+  }
+  if (subject.heads() % slices != 0) {
+    throw OptionError(
+        fmt::format("--mesh: {} ranks along tensor do not divide the model's {} heads", slices, subject.heads()));
+  }
+  if (subject.heads() / slices % contexts != 0) {
+    throw OptionError(fmt::format("--mesh: {} ranks along context do not divide the {} heads{}", contexts,
+                                  subject.heads() / slices, slices > 1 ? " of a slice" : " of the model"));
+  }
+  if (subject.seq() % contexts != 0) {
+    throw OptionError(
+        fmt::format("--mesh: {} ranks along context do not divide sequences of {} tokens", contexts, subject.seq()));
+  }
+}
+
 // A pipeline is planned as train_gpt trains it.
 void check_stages(const CommandLine& line, const PlanRequest& request) {
   const Setting& setting = request.setting;
@@ -506,7 +531,7 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
       {.stages = setting.stages(),
        .micro_batches = setting.options.micro_batches,
        .layers = has_stages ? request.subject->layers() : 0,
-       .slices = setting.options.mesh ? setting.options.mesh->size(tessera::Axis::tensor) : 1,
+       .cuts = setting.options.mesh ? setting.options.mesh->size(tessera::Axis::tensor | tessera::Axis::context) : 1,
        .recompute = setting.activation_checkpointing},
       "--micro-batches");
   if (!has_stages) return;
@@ -638,14 +663,7 @@ std::optional<PlanRequest> parse_plan_request(std::vector<std::string> arguments
     check_parameters_alone(line);
   } else {
     request.subject = subject_of(line, model);
-    const std::optional<tessera::plan::MeshShape>& mesh = request.setting.options.mesh;
-    if (mesh && mesh->size(tessera::Axis::tensor) > 1 && !request.subject->has_slices())
-      throw OptionError("--mesh: only a GPT's layers have slices along tensor here");
-    if (const std::size_t slices = mesh ? mesh->size(tessera::Axis::tensor) : 1;
-        slices > 1 && request.subject->heads() % slices != 0) {
-      throw OptionError(fmt::format("--mesh: {} ranks along tensor do not divide the model's {} heads", slices,
-                                    request.subject->heads()));
-    }
+    check_cuts(request);
     check_stages(line, request);
     check_meshes(line, request);
     if (line.given("--mlp") && request.setting.options.offload.activations != tessera::MemorySpace::device) {

@@ -35,6 +35,7 @@ struct Setting {
   tessera::DeviceKind device = tessera::DeviceKind::cpu;  // whose workspace the optimizer takes
   tessera::trainer::ScheduleOptions schedule = {};        // of stages along the mesh's axis pipeline
   std::size_t stages() const { return options.mesh ? options.mesh->size(tessera::Axis::pipeline) : 1; }
+  std::size_t contexts() const { return options.mesh ? options.mesh->size(tessera::Axis::context) : 1; }
   tessera::plan::ScheduleShape schedule_shape() const { return {stages(), options.micro_batches, schedule.chunks}; }
 };
 
@@ -54,7 +55,7 @@ class Subject {
   // stages that see images, all that they keep.
   bool saves(const Setting& setting) const;
   bool has_tokens() const { return is<models::GptShape>() || is<models::LlamaShape>(); }
-  bool has_slices() const { return is<models::GptShape>(); }  // over the axis tensor
+  bool has_slices() const { return is<models::GptShape>(); }  // over the axis tensor, and parts over context
   bool has_stages() const { return is<models::GptShape>(); }  // over the axis pipeline
   std::size_t layers() const { return std::get<models::GptShape>(shape_).layers; }
   std::size_t heads() const { return std::get<models::GptShape>(shape_).heads; }

@@ -29,8 +29,8 @@ TimeSetting time_setting(const TimeRequest& request) {
 }
 
 Workload workload_of(const Subject& subject, const Setting& setting) {
-  return {.shape = {.rows = setting.batch * std::max<std::size_t>(setting.seq, 1), .seq = setting.seq},
-          .counted = subject.counted_work(setting)};
+  const std::size_t positions = std::max<std::size_t>(setting.seq, 1) / setting.contexts();
+  return {.shape = {.rows = setting.batch * positions, .seq = setting.seq}, .counted = subject.counted_work(setting)};
 }
 
 namespace {

@@ -38,7 +38,7 @@ class GptTraining : public Training {
   // In evaluation windows, which all ranks open; both enqueue. The mean loss, where this rank has losses.
   virtual void evaluate_pass(const TokenRows& tokens, const Answers& answers) = 0;
   // The logits that follow one sequence, on the device until the next pass; none where this rank has none.
-  virtual std::span<const float> next(std::span<const std::int32_t> tokens) = 0;
+  virtual std::span<const float> next(const TokenRows& tokens) = 0;
   virtual std::size_t micro_batches_at_once() const { return 1; }
 
   const Job& job_;
@@ -50,11 +50,14 @@ class GptTraining : public Training {
   const tessera::TokenBatch* batch_ = nullptr;  // of this step
 
  private:
+  // This rank's part of the ids, with others that fill up behind them so that all have as many.
+  TokenRows part_of(std::span<const std::int32_t> ids);
   double held_out_loss(const PassDone& pass_done);
   std::string write(std::size_t bytes);
   std::int32_t next_token(double uniform);
 
   tessera::World& world_;
+  std::size_t context_;  // this rank's place among those that have parts of the same sequences
   HeldOutSlice slice_;
   tessera::TokenBatch held_out_;
   OnDevice<std::int32_t> held_out_inputs_;
@@ -62,7 +65,8 @@ class GptTraining : public Training {
   FromDevice<float> held_out_loss_{1};   // of the last pass
   bool writes_;                          // this rank, and those that have other parts of the same text's model
   std::vector<std::int32_t> text_;       // prompt included
-  OnDevice<std::int32_t> seen_;          // the part of it that the model reads
+  std::vector<std::int32_t> part_;       // this rank's of what the model reads
+  OnDevice<std::int32_t> seen_;          // the same on the device
   std::vector<float> logits_;            // of the next token
   tessera::DistributedSampler sampler_;  // where the loader starts
   std::optional<tessera::Loader<tessera::TokenBatch>> loader_;

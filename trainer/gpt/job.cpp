@@ -97,7 +97,7 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
                  {.stages = stages_of(options.run),
                   .micro_batches = options.run.accumulate,
                   .layers = options.layers,
-                  .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
+                  .cuts = options.run.mesh_of_job().size(tessera::Axis::tensor | tessera::Axis::context),
                   .recompute = options.activation_checkpointing},
                  "--accumulate");
   check_stages(line, options.run);
@@ -149,7 +149,7 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   options.run.batch = 4;
   options.run.adamw_learning_rate = 0.003;
   options.run.weight_decay = 0.1;
-  options.run.mesh_axes = options.run.mesh_axes | tessera::Axis::tensor;
+  options.run.mesh_axes = options.run.mesh_axes | tessera::Axis::context | tessera::Axis::tensor;
   options.run.undecayed = {"*bias", "*.ln_*", "final.*"};
   Given given;
   CommandLine line(description, footer);
@@ -210,24 +210,35 @@ GptShape shape_of(const GptOptions& options, const TokenData& data) {
           .blocks_save_inputs = options.run.offload.activations == tessera::MemorySpace::host,
           .fp32_units = options.fp32_units,
           .slices = options.run.mesh_of_job().size(tessera::Axis::tensor),
-          .batch = options.run.batch};
+          .batch = options.run.batch,
+          .contexts = options.run.mesh_of_job().size(tessera::Axis::context)};
 }
 
 }  // namespace
 
 GptShape shape_on(const tessera::World& world, const Job& job) {
   const tessera::plan::MeshShape mesh = job.options.run.mesh_of_job();
+  const tessera::plan::Coordinates place = mesh.place_of(static_cast<std::size_t>(world.rank()));
   GptShape shape = job.shape;
-  shape.slice = mesh.place_of(static_cast<std::size_t>(world.rank()))[static_cast<std::size_t>(tessera::Axis::tensor)];
+  shape.slice = place[static_cast<std::size_t>(tessera::Axis::tensor)];
+  shape.context = place[static_cast<std::size_t>(tessera::Axis::context)];
   return shape;
 }
 
 namespace {
 
-void require_slices(const GptShape& shape) {
+void require_equal_parts(const GptShape& shape) {
   if (shape.heads % shape.slices != 0) {
     throw OptionError(
         fmt::format("--mesh: {} ranks along tensor do not divide the {} of --heads", shape.slices, shape.heads));
+  }
+  if (shape.heads / shape.slices % shape.contexts != 0) {
+    throw OptionError(fmt::format("--mesh: {} ranks along context do not divide the {} heads{}", shape.contexts,
+                                  shape.heads / shape.slices, shape.slices > 1 ? " of a slice" : " of --heads"));
+  }
+  if (shape.seq % shape.contexts != 0) {
+    throw OptionError(
+        fmt::format("--mesh: {} ranks along context do not divide the {} of --seq", shape.contexts, shape.seq));
   }
   const std::size_t each = (shape.vocabulary + shape.slices - 1) / shape.slices;
   if (each * (shape.slices - 1) < shape.vocabulary) return;
@@ -297,7 +308,7 @@ Job make_job(const GptOptions& options) {
   if (needs_fingerprint(run)) job.options.run.data_fingerprint = fingerprint_of(path_of(options.data));
   const std::size_t samples = job.data.parts.training.size();
   job.shape = shape_of(options, job.data);
-  require_slices(job.shape);
+  require_equal_parts(job.shape);
   require_units(job.shape);
   require_enough_samples(run, job.data.name, samples);
   job.length = run_length(run, steps_per_epoch(run, samples), default_epochs);

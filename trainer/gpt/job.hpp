@@ -77,7 +77,7 @@ struct Job {
 // Throws OptionError, DataError or MemoryError for what cannot run.
 Job make_job(const GptOptions& options);
 
-// The shape of a rank's slices.
+// The shape of a rank's slices, and of its part of sequences.
 GptShape shape_on(const tessera::World& world, const Job& job);
 
 // Memory of batches that are loaded ahead.

@@ -75,10 +75,8 @@ class GptStages final : public GptTraining {
   void evaluate_pass(const TokenRows& tokens, const Answers& answers) override {
     go_through(GptMicroBatch{.tokens = tokens, .answers = answers, .place = {}});
   }
-  std::span<const float> next(std::span<const std::int32_t> tokens) override {
-    const std::size_t length = std::max<std::size_t>(1, tokens.size());
-    go_through(
-        GptMicroBatch{.tokens = {.ids = tokens, .sequence = length}, .answers = {}, .place = {}, .writes = true});
+  std::span<const float> next(const TokenRows& tokens) override {
+    go_through(GptMicroBatch{.tokens = tokens, .answers = {}, .place = {}, .writes = true});
     return stages_.parts.back()->logits();
   }
   void go_through(const GptMicroBatch& micro_batch) {

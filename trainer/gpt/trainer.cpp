@@ -78,7 +78,7 @@ class WholeGpt final : public GptTraining {
   void evaluate_pass(const TokenRows& tokens, const Answers& answers) override {
     gpt_.evaluate(model_, tokens, answers);
   }
-  std::span<const float> next(std::span<const std::int32_t> tokens) override { return gpt_.next(model_, tokens); }
+  std::span<const float> next(const TokenRows& tokens) override { return gpt_.next(model_, tokens); }
 
   Gpt<T> gpt_;
   tessera::FullyShard model_;

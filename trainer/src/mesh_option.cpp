@@ -93,8 +93,10 @@ tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const Sched
         fmt::format("--mesh: {} stages of {} chunk{} need as many layers, and there are {}: take fewer stages or "
                     "chunks, or a model of more layers",
                     of.stages, options.chunks, options.chunks == 1 ? "" : "s", of.layers));
-  } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.slices > 1) {
-    throw OptionError("--schedule zb-h1 goes back through whole layers: leave tensor out of --mesh, or choose 1f1b");
+  } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.cuts > 1) {
+    throw OptionError(
+        "--schedule zb-h1 goes back through whole layers and sequences: leave tensor and context out of --mesh, or "
+        "choose 1f1b");
   } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.recompute) {
     throw OptionError(
         "--schedule zb-h1 keeps what --activation-checkpointing would compute again: leave it out, or choose 1f1b");

@@ -339,7 +339,7 @@ void check_granules(const CommandLine& line, RunOptions& options) {
     const bool has_stages = options.mesh_of_job().size(tessera::Axis::pipeline) > 1;
     throw OptionError(fmt::format("--granules does not go with ranks of --mesh that share samples: {}",
                                   has_stages ? "stages do different work, and granules are of ranks that do the same"
-                                             : "slices change last bits, however many ranks"));
+                                             : "slices change last bits, and so do parts of sequences"));
   }
   if (options.ranks > options.granules) {
     throw OptionError(fmt::format(
@@ -522,7 +522,8 @@ tessera::Granules granules_of(const RunOptions& options, std::size_t rank) {
 
 namespace {
 
-constexpr tessera::AxisSet without_samples = tessera::same_samples | tessera::Axis::pipeline;
+// Those along context have other positions of the same samples.
+constexpr tessera::AxisSet without_samples = tessera::same_samples | tessera::Axis::context | tessera::Axis::pipeline;
 
 }  // namespace
 
@@ -532,7 +533,10 @@ std::size_t RunOptions::data_ranks() const {
 std::size_t RunOptions::data_rank(std::size_t rank) const {
   if (simulated) return 0;
   const tessera::plan::MeshShape of_job = mesh_of_job();
-  const tessera::plan::MeshShape of_samples = of_job.without(tessera::Axis::tensor).without(tessera::Axis::pipeline);
+  tessera::plan::MeshShape of_samples = of_job;
+  of_job.outwards_in([&](tessera::Axis axis) {
+    if (without_samples.contains(axis)) of_samples = of_samples.without(axis);
+  });
   return of_samples.rank_at(of_job.place_of(rank));
 }
 

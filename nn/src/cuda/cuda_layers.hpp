@@ -13,8 +13,25 @@
 
 #pragma GCC visibility push(default)
 
+namespace tessera::nn {
+
+// Chunks of bytes from places that stand so far apart, along three dimensions, to others. No two overlap.
+struct ChunkCopy {
+  const std::byte* from;
+  std::byte* to;
+  std::size_t chunk;
+  std::size_t extents[3];
+  std::size_t from_strides[3];
+  std::size_t to_strides[3];
+
+  std::size_t count() const { return extents[0] * extents[1] * extents[2] * chunk; }  // of bytes
+};
+
+}  // namespace tessera::nn
+
 namespace tessera::nn::cuda {
 
+void copy_chunks(void* native, const ChunkCopy& a);
 void gelu(void* native, const GeluRow& a);
 void add(void* native, const AddRow& a);
 void dropout(void* native, const DropoutRows& a);

@@ -102,6 +102,23 @@ __global__ void spread(const T* row, T* y, std::size_t columns, std::size_t coun
   }
 }
 
+template <typename Piece>
+__global__ void copy_pieces(const ChunkCopy a, std::size_t pieces) {
+  const std::size_t of_chunk = a.chunk / sizeof(Piece);
+  for (std::size_t at = thread_of_grid(); at < pieces; at += threads_of_grid()) {
+    std::size_t chunk = at / of_chunk;
+    std::size_t from = at % of_chunk * sizeof(Piece), to = from;
+#pragma unroll
+    for (int dimension = 2; dimension >= 0; --dimension) {
+      const std::size_t index = chunk % a.extents[dimension];
+      chunk /= a.extents[dimension];
+      from += index * a.from_strides[dimension];
+      to += index * a.to_strides[dimension];
+    }
+    *reinterpret_cast<Piece*>(a.to + to) = *reinterpret_cast<const Piece*>(a.from + from);
+  }
+}
+
 // A thread has one counter of the mask, and with it four elements of a row.
 template <typename T>
 __global__ void drop(const DropoutRows a, std::size_t counters) {
@@ -124,6 +141,20 @@ __global__ void drop(const DropoutRows a, std::size_t counters) {
 }
 
 }  // namespace
+
+// In the largest pieces of which everything is a multiple.
+void copy_chunks(void* native, const ChunkCopy& a) {
+  std::uintptr_t all = reinterpret_cast<std::uintptr_t>(a.from) | reinterpret_cast<std::uintptr_t>(a.to) | a.chunk;
+  for (int dimension = 0; dimension < 3; ++dimension) all |= a.from_strides[dimension] | a.to_strides[dimension];
+  const auto copy = [&](auto piece) {
+    using Piece = decltype(piece);
+    const std::size_t pieces = a.count() / sizeof(Piece);
+    launch(native, blocks_for(pieces), copy_pieces<Piece>, a, pieces);
+  };
+  if (all % sizeof(uint4) == 0) return copy(uint4{});
+  if (all % sizeof(std::uint32_t) == 0) return copy(std::uint32_t{});
+  copy(std::uint16_t{});
+}
 
 void gelu(void* native, const GeluRow& a) {
   if (a.dy == nullptr) return map(native, GeluForward{}, {a.format, a.x, nullptr, a.to, a.count});

@@ -49,7 +49,9 @@ struct Slices {
 // Collectives are of whole backward passes.
 inline void require_one_backward_pass(bool is_cut) {
   if (!is_cut) return;
-  throw UsageError("slices of layers (Axis::tensor) go back in one pass: choose another schedule than zb-h1");
+  throw UsageError(
+      "slices of layers (Axis::tensor) and parts of sequences (Axis::context) go back in one pass: choose another "
+      "schedule than zb-h1");
 }
 
 // A parameter that is the same on all of them has these.

@@ -30,6 +30,7 @@ struct TransformerShape {
   std::size_t hidden = 0;  // of the feed-forward network; 0: 4 · dim
   bool causal = true;  // as a language model's; false: rows look at their whole sequence, as in a vision transformer
   Slices slices = {};  // of heads and of hidden values, whose number divides the former, and of rows
+  ContextParts parts = {};  // of sequences, whose number divides the heads of a slice
 };
 
 template <Element T>
@@ -49,7 +50,8 @@ class TransformerBlock final : public Module {
     typename FeedForward<T>::Saved mlp;
     SequenceBatch sequences;
   };
-  // x and y [rows, dim]; with slices, this rank's of the batch's rows (SequenceBatch::rows).
+  // x and y [rows, dim]; with slices, this rank's of the batch's rows (SequenceBatch::rows), and with parts its
+  // positions (SequenceBatch::parts).
   Saved forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
                 const SequenceBatch& sequences);
   // The gradient of y becomes that of x, in its place.

@@ -17,6 +17,10 @@ struct MatrixView {
   std::size_t columns = 0;
 
   std::size_t elements() const { return rows * columns; }
+  // `count` rows, from this one on. Without data, as in a pass that counts, it has none either.
+  MatrixView from_row(std::size_t first, std::size_t count) const {
+    return {data == nullptr ? nullptr : data + first * columns, count, columns};
+  }
 
   // A view of T becomes one of const T, like a span.
   operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)

@@ -27,7 +27,7 @@ void add_schedule_options(CommandLine& line, ScheduleOptions& options, const cha
 // slices or computed again.
 struct ScheduledLayers {
   std::size_t stages, micro_batches, layers;
-  std::size_t slices = 1;
+  std::size_t cuts = 1;  // ranks that have slices of the same layers, and parts of the same sequences
   bool recompute = false;
 };
 tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const ScheduleOptions& options,

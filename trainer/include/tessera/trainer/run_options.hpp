@@ -142,7 +142,7 @@ struct RunOptions {
                                                   {tessera::Axis::shard, ranks_of_job() / replicas}});
   }
   // Samples are dealt to so many of the ranks that compute. Others have the same ones as the rank that is first among
-  // those with this place: they have slices of its layers, or other layers.
+  // those with this place: they have slices of its layers, other positions, or other layers.
   std::size_t data_ranks() const;
   std::size_t data_rank(std::size_t rank) const;
   std::size_t samples_per_rank() const {  // in a step; with granules of the rank with the most

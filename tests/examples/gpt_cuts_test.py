@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Slices of a GPT's layers over the axis tensor, with sharding around them: losses are those of one rank, sharding inside a group
-of slices changes no bit, planned bytes are those measured, and a checkpoint of any mesh goes on in any other.
+"""Slices of a GPT's layers over the axis tensor, or parts of its sequences over the axis context, with sharding around them:
+losses are those of one rank, sharding around a group changes no bit, and a checkpoint of any mesh goes on in any other.
 
-usage: gpt_tensor_test.py TRAIN_GPT
+usage: gpt_cuts_test.py TRAIN_GPT tensor|context
 """
 import itertools
 import os
@@ -16,19 +16,23 @@ import trainer_runs
 from batch_equivalence import distance
 
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
+AXIS = sys.argv[2]
 SAMPLES = 6
-# Three slices of the 256 ids have padding, and those of a pass of 15 rows, too.
-MODEL = ["--layers", 2, "--dim", 24, "--heads", 12, "--seq", 15, "--dropout", 0.1, "--seed", 3, "--threads", 1, "--lr", 0.003,
-         "--eval-every", 10, "--eval-batches", 2]
+# Three slices of the 256 ids have padding, and those of a pass of 15 rows, too. Half of 30 positions is an odd number.
+MODEL = ["--layers", 2, "--dim", 24, "--heads", 12, "--seq", {"tensor": 15, "context": 30}[AXIS], "--dropout", 0.1, "--seed", 3,
+         "--threads", 1, "--lr", 0.003, "--eval-every", 10, "--eval-batches", 2]
 CLIP = 0.5  # below every norm of these runs
 MESHES = [(1, 2), (2, 2), (2, 3)] if REDUCED else [mesh for mesh in itertools.product([1, 2, 3], [1, 2, 3]) if mesh != (1, 1)]
+OTHER = {"tensor": 4, "context": 3}[AXIS]  # ranks along it that go on with what 2 have saved
+BESIDE = {"tensor": [], "context": [",tensor=2", ",tensor=3"]}[AXIS][-1 if REDUCED else 0:]  # what may be inside
 TOLERANCE = 1e-5
 MODES = ["--test-delays", 5, "--test-poison", "--test-touch", "--test-queue"]
 
 
-def of(mesh, accumulate=1):
-    shards, slices = mesh
-    return ["--mesh", f"shard={shards},tensor={slices}", "--batch", SAMPLES // shards // accumulate, "--accumulate", accumulate]
+def of(mesh, accumulate=1, inside=""):
+    shards, parts = mesh
+    return ["--mesh", f"shard={shards},{AXIS}={parts}{inside}", "--batch", SAMPLES // shards // accumulate,
+            "--accumulate", accumulate]
 
 
 def train(program, *options):
@@ -47,6 +51,10 @@ def check_losses(program):
             found = distance(reference, figures(train(program, "--steps", 20, *of(mesh), *more)))
             print(f"{mesh} {' '.join(more)}: {found:.1e}")
             assert found <= TOLERANCE, mesh
+    for inside in BESIDE:
+        found = distance(reference, figures(train(program, "--steps", 20, *of((1, 2), inside=inside))))
+        print(f"(1, 2){inside}: {found:.1e}")
+        assert found <= TOLERANCE, inside
     accumulated = figures(train(program, "--steps", 20, *of((1, 2), 3)))
     assert distance(reference[:2], accumulated[:2]) <= TOLERANCE
     for precision, tolerance in [("bf16", 2**-6), ("fp16", 2**-9)]:
@@ -79,7 +87,7 @@ def check_checkpoints(program):
         trainer_runs.train(program, folder, *MODEL, *run, saved, "--stop-after", 3, *of((2, 2)), "--dump-weights", weights)
         expected = trainer_runs.read_safetensors(weights)
         losses = []
-        for mesh, batch in [("shard=1,tensor=1", 6), ("shard=4,tensor=1", 2), ("shard=1,tensor=4", 6)]:
+        for mesh, batch in [("shard=1,tensor=1", 6), ("shard=4,tensor=1", 2), (f"shard=1,{AXIS}={OTHER}", 6)]:
             copy = folder / "copy"
             shutil.copytree(saved, copy)
             common = [*MODEL, *run, copy, "--resume", "--mesh", mesh, "--batch", batch]
@@ -91,18 +99,27 @@ def check_checkpoints(program):
 
 
 def check_text(program):
-    """All slices of a rank write one text."""
+    """All ranks of a group write one text, that of one rank."""
     texts = []
     for mesh in [(1, 1), (1, 3), (2, 2)]:
-        done = trainer_runs.run(program, *MODEL, "--steps", 2, *of(mesh), "--sample", 40, "--temperature", 0)
+        done = trainer_runs.run(program, *MODEL, "--steps", 2, *of(mesh), "--sample", 40, "--temperature", 1)
         assert done.returncode == 0, done.stderr
         texts.append([line for line in done.stdout.splitlines() if line.startswith("  | ")])
     assert texts[0] and texts.count(texts[0]) == len(texts), texts
-    done = trainer_runs.run(program, *MODEL, "--mesh", "tensor=5")
-    assert "5 ranks along tensor do not divide the 12 of --heads" in done.stderr, done.stderr
-    for mesh, why in [("tensor=2", "slices change last bits"), ("pipeline=2", "stages do different work")]:
-        done = trainer_runs.run(program, *MODEL, "--mesh", mesh, "--granules", 4)
-        assert f"--granules does not go with ranks of --mesh that share samples: {why}" in done.stderr, done.stderr
+
+
+def check_refused(program):
+    cases = {"tensor": [(["--mesh", "tensor=5"], "5 ranks along tensor do not divide the 12 of --heads"),
+                        (["--mesh", "tensor=2", "--granules", 4], "share samples: slices change last bits"),
+                        (["--mesh", "pipeline=2", "--granules", 4], "share samples: stages do different work")],
+             "context": [(["--mesh", "context=5"], "5 ranks along context do not divide the 12 heads of --heads"),
+                         (["--mesh", "context=3,tensor=6"], "3 ranks along context do not divide the 2 heads of a slice"),
+                         (["--mesh", "context=4"], "4 ranks along context do not divide the 30 of --seq"),
+                         (["--mesh", "context=2", "--granules", 4], "share samples: slices change last bits, and so do parts of"),
+                         (["--mesh", "pipeline=2,context=2", "--schedule", "zb-h1"], "leave tensor and context out of --mesh")]}
+    for options, why in cases[AXIS]:
+        done = trainer_runs.run(program, *MODEL, *options)
+        assert done.returncode == 2 and why in done.stderr, done.stderr
 
 
 def main():
@@ -111,6 +128,7 @@ def main():
     runs = check_bits(program)
     check_checkpoints(program)
     check_text(program)
+    check_refused(program)
     print(f"{len(MESHES)} meshes have the losses of one rank; {runs} runs, 0 differ")
 
 
