@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Slices of a GPT's layers over the axis tensor, or parts of its sequences over the axis context, with sharding around them:
-losses are those of one rank, sharding around a group changes no bit, and a checkpoint of any mesh goes on in any other.
+losses are those of one rank, sharding around a group changes no bit, planned bytes are those measured,
+and a checkpoint of any mesh goes on in any other.
 
 usage: gpt_cuts_test.py TRAIN_GPT tensor|context
 """
@@ -37,7 +38,11 @@ def of(mesh, accumulate=1, inside=""):
 
 def train(program, *options):
     with tempfile.TemporaryDirectory() as folder:
-        return trainer_runs.train(program, folder, *MODEL, "--clip", CLIP, *options)
+        steps = trainer_runs.train(program, folder, *MODEL, "--clip", CLIP, *options)
+    for rank in steps[-1]["memory"]["ranks"]:
+        for name, both in rank["categories"].items():
+            assert both["measured"] in (None, both["planned"]), (options, name, both)
+    return steps
 
 
 def figures(steps):
