@@ -378,6 +378,7 @@ class Checkpointer::Implementation {
   // The save uses the plan and the staging of the model, which hold_plan() keeps.
   std::unique_ptr<checkpoint::Save> prepared(const ShardValues& values, const TrainingProgress& progress,
                                              bool over_channel) {
+    warn_of_waiting();
     return std::make_unique<checkpoint::Save>(model_.plans(),
                                               checkpoint::SaveInput{.step = progress.step,
                                                                     .files = files(),
@@ -392,9 +393,19 @@ class Checkpointer::Implementation {
                                                                     .over_channel = over_channel});
   }
 
+  void warn_of_waiting() {
+    const std::vector<const Parameter*> waiting = model_.waiting();
+    if (waiting.empty() || channel_.rank() != 0 || std::exchange(said_, true)) return;
+    model_.world().warn(fmt::format(
+        "parameter {} was frozen when it had been trained, and its optimizer's states are not in checkpoints "
+        "that are saved before it is thawed: a run that goes on from one, and thaws it, begins them at zero",
+        waiting.front()->name()));
+  }
+
   FullyShard& model_;
   CheckpointerOptions options_;
   Channel channel_;
+  bool said_ = false;                             // that states wait
   std::optional<CheckpointDirectory> directory_;  // on rank 0
   std::future<void> writing_;                     // last: its thread uses all of the above
 };

@@ -79,8 +79,14 @@ std::exception_ptr first_cause(const JobFailure& failure, const std::exception_p
   return std::make_exception_ptr(AbortedError(failure.cause));
 }
 
+std::string text_from_rank(int rank, std::string_view text) {
+  const std::string subject = fmt::format("rank {}", rank);
+  const bool has_it = text.starts_with(subject) && text.find_first_of("0123456789", subject.size()) != subject.size();
+  return has_it ? std::string(text) : fmt::format("{}: {}", subject, text);
+}
+
 std::exception_ptr exception_from_rank(int rank, const std::exception_ptr& exception) {
-  const std::string text = fmt::format("rank {}: {}", rank, text_of(exception));
+  const std::string text = text_from_rank(rank, text_of(exception));
   return same_kind<UsageError, DataError, MemoryError, CommunicationError, AbortedError, UnavailableError,
                    InternalError>(exception, text);
 }

@@ -81,7 +81,9 @@ std::string text_of(const std::exception_ptr& exception);
 // where the job was ended by World::abort, which gives a text only, it may say more.
 std::exception_ptr first_cause(const JobFailure& failure, const std::exception_ptr& thrown);
 
-// The same member of the error family with "rank R: " before its text; a foreign exception becomes an Error.
+// The text with "rank R: " before it, where it does not begin with the rank itself.
+std::string text_from_rank(int rank, std::string_view text);
+// The same member of the error family with such a text; a foreign exception becomes an Error.
 std::exception_ptr exception_from_rank(int rank, const std::exception_ptr& exception);
 
 }  // namespace tessera::comm

@@ -106,7 +106,7 @@ std::exception_ptr comm::outcome_of_process(JobMember& job, const ProcessStart& 
     how.launched.report(cause);
     job.say_reported();
   } else {
-    cause = std::make_exception_ptr(AbortedError(fmt::format("rank {}: {}", failure->rank, failure->cause)));
+    cause = std::make_exception_ptr(AbortedError(text_from_rank(failure->rank, failure->cause)));
     if (!job.wait_for_report()) how.launched.report(cause);
   }
   how.log.line(fmt::format("failed: {}", text_of(cause)));

@@ -35,6 +35,10 @@ bool has_state(const plan::Plan& plan, std::size_t unit, std::size_t state) {
   return plan.trains(unit) && (plan.diverges() || state <= plan.unit_buffers[unit].states.size());
 }
 
+bool trains(const plan::Plan& plan, std::size_t unit, std::size_t parameter) {
+  return plan.trains(unit) && plan.layouts[unit].part(parameter) == plan::Part::trained;
+}
+
 std::vector<StatePiece> pieces_of(const plan::Plan& plan, std::size_t unit, std::size_t state, Executor& executor) {
   if (!has_state(plan, unit, state)) return {};
   return settled_state_pieces(executor, unit, content_of(plan, unit, state));
@@ -56,22 +60,6 @@ bool are_alike(const plan::Plan& before, const plan::Plan& after, std::size_t un
   return old.type == now.type && old.block == now.block;
 }
 
-// Calls visit(unit, parameter, state, from) for what the next plan keeps: its values come from that state of the old
-// one. A parameter that starts to be trained sets out from its weights.
-template <typename Visit>
-void for_each_carried(const plan::Plan& old, const plan::Plan& next, std::span<const std::unique_ptr<Unit>> units,
-                      const Visit& visit) {
-  for (std::size_t state = 0; state < states_of(old); ++state) {
-    for (const auto& unit : units) {
-      for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
-        const bool kept = keeps(old, unit->index(), p, state) && are_alike(old, next, unit->index(), state);
-        if (!keeps(next, unit->index(), p, state) || !(kept || is_anchor(next, state))) continue;
-        visit(*unit, *unit->parameters()[p], state, kept ? state : 0);
-      }
-    }
-  }
-}
-
 std::vector<std::byte> whole(World& world, const plan::Plan& plan, const Parameter& parameter, std::size_t state,
                              std::optional<std::span<const std::byte>> mine) {
   const std::size_t unit = parameter.unit()->index();
@@ -83,15 +71,29 @@ std::vector<std::byte> whole(World& world, const plan::Plan& plan, const Paramet
 
 }  // namespace
 
-CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units,
-                           Executor& from)
-    : world_(world), plan_(plan), states_(states_of(plan)) {
-  for (std::size_t state = 0; state < states_.size(); ++state) {
+void CarriedState::take(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor* from) {
+  Taken& now = taken_.emplace_back();
+  now.plan = plan;
+  now.states.resize(states_of(plan));
+  for (const auto& unit : units) {
+    for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
+      const Parameter* const parameter = unit->parameters()[p];
+      if (trains(plan, unit->index(), p)) now.ages[parameter] = 0;
+      for (std::size_t state = 0; state < now.states.size(); ++state) {
+        if (keeps(plan, unit->index(), p, state)) now.states[state].try_emplace(parameter);
+      }
+    }
+  }
+  if (from != nullptr) copy(units, *from);
+}
+
+void CarriedState::copy(std::span<const std::unique_ptr<Unit>> units, Executor& from) {
+  Taken& now = taken_.back();
+  for (std::size_t state = 0; state < now.states.size(); ++state) {
     for (const auto& unit : units) {
-      for (const StatePiece& piece : pieces_of(plan, unit->index(), state, from)) {
-        Share& share = states_[state][piece.parameter];
-        share = {piece.first, std::vector<std::byte>(piece.bytes.size())};
-        kernels::copy(from.compute(), share.bytes.data(), piece.bytes.data(), Bytes(piece.bytes.size()));
+      for (const StatePiece& piece : pieces_of(now.plan, unit->index(), state, from)) {
+        std::vector<std::byte>& share = now.states[state].at(piece.parameter).emplace(piece.bytes.size());
+        kernels::copy(from.compute(), share.data(), piece.bytes.data(), Bytes(piece.bytes.size()));
       }
     }
   }
@@ -103,40 +105,81 @@ CarriedState::CarriedState(World& world, const plan::Plan& plan, std::span<const
     }
   }
   from.compute().synchronize();
-  for (std::size_t program = 0; program < plan.programs.size(); ++program) {
+  scalars_.clear();
+  for (std::size_t program = 0; program < now.plan.programs.size(); ++program) {
     scalars_.push_back(step_scalars(from, program));
   }
-  for (const auto& unit : units) begun_.push_back(from.operations().begun(unit->index()));
+  for (const auto& unit : units) {
+    const std::vector<std::int64_t>& begun = from.operations().begun(unit->index());
+    for (std::size_t p = 0; p < begun.size(); ++p) {
+      if (!trains(now.plan, unit->index(), p)) continue;
+      now.ages[unit->parameters()[p]] = scalars_[now.plan.trainers[unit->index()]].step - begun[p];
+    }
+  }
+}
+
+const CarriedState::Taken* CarriedState::source_of(const plan::Plan& next, std::size_t unit, const Parameter& parameter,
+                                                   std::size_t state) const {
+  for (auto taken = taken_.rbegin(); taken != taken_.rend(); ++taken) {
+    if (state >= taken->states.size() || !taken->states[state].contains(&parameter)) continue;
+    return are_alike(taken->plan, next, unit, state) ? &*taken : nullptr;
+  }
+  return nullptr;
 }
 
 // States keep their age under another program's count, and what starts to be trained has seen no update.
-std::vector<std::int64_t> CarriedState::begun(const plan::Plan& next, std::size_t unit) const {
-  std::vector<std::int64_t> result = begun_[unit];
-  if (!next.trains(unit)) return result;
-  const std::int64_t now = scalars_[next.trainers[unit]].step;
+std::vector<std::int64_t> CarriedState::begun(const plan::Plan& next, const Unit& unit) const {
+  std::vector<std::int64_t> result(unit.parameters().size());
+  if (!next.trains(unit.index())) return result;
+  const std::int64_t now = scalars_[next.trainers[unit.index()]].step;
   for (std::size_t p = 0; p < result.size(); ++p) {
-    const bool kept = plan_.trains(unit) && plan_.layouts[unit].part(p) == plan::Part::trained;
-    result[p] = kept ? result[p] + now - scalars_[plan_.trainers[unit]].step : now;
+    result[p] = now;
+    for (const Taken& taken : taken_) {
+      const auto age = taken.ages.find(unit.parameters()[p]);
+      if (age != taken.ages.end()) result[p] = now - age->second;
+    }
   }
   return result;
 }
 
-void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_ptr<Unit>> units, Executor& to) const {
-  for_each_carried(plan_, plan, units,
-                   [&](const Unit& unit, const Parameter& parameter, std::size_t state, std::size_t from) {
-                     std::optional<std::span<const std::byte>> mine;
-                     if (const auto share = states_[from].find(&parameter); share != states_[from].end())
-                       mine = share->second.bytes;
-                     const std::vector<std::byte> values = whole(world_, plan_, parameter, from, mine);
-                     const Bytes value = size_of(content_of(plan, unit.index(), state).type);
-                     for (const StatePiece& piece : pieces_of(plan, unit.index(), state, to)) {
-                       if (piece.parameter != &parameter) continue;
-                       kernels::copy(to.compute(), piece.bytes.data(), values.data() + (value * piece.first).count(),
-                                     Bytes(piece.bytes.size()));
-                     }
-                     to.compute().synchronize();
-                   });
-  for (const auto& unit : units) to.operations().set_begun(unit->index(), begun(plan, unit->index()));
+void CarriedState::restore(World& world, const plan::Plan& next, std::span<const std::unique_ptr<Unit>> units,
+                           Executor* to) {
+  for (std::size_t state = 0; state < states_of(next); ++state) {
+    for (const auto& unit : units) {
+      for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
+        if (keeps(next, unit->index(), p, state)) restore(world, next, *unit->parameters()[p], state, to);
+      }
+    }
+  }
+  if (to != nullptr) restore_buffers_and_scalars(next, units, *to);
+  for (Taken& taken : taken_) drop_what_goes_on(taken, next, units);
+  std::erase_if(taken_, [](const Taken& taken) { return taken.ages.empty(); });
+}
+
+// The first anchor of a parameter that starts to be trained is its weights.
+void CarriedState::restore(World& world, const plan::Plan& next, const Parameter& parameter, std::size_t state,
+                           Executor* to) {
+  const std::size_t unit = parameter.unit()->index();
+  const bool starts = is_anchor(next, state) && !taken_.back().states[state].contains(&parameter);
+  const std::size_t from = starts ? 0 : state;
+  const Taken* const source = source_of(next, unit, parameter, from);
+  if (source == nullptr) return;
+  std::optional<std::span<const std::byte>> mine;
+  if (const auto& share = source->states[from].at(&parameter)) mine = *share;
+  const std::vector<std::byte> values = whole(world, source->plan, parameter, from, mine);
+  if (to == nullptr) return;
+  const Bytes value = size_of(content_of(next, unit, state).type);
+  for (const StatePiece& piece : pieces_of(next, unit, state, *to)) {
+    if (piece.parameter != &parameter) continue;
+    kernels::copy(to->compute(), piece.bytes.data(), values.data() + (value * piece.first).count(),
+                  Bytes(piece.bytes.size()));
+  }
+  to->compute().synchronize();
+}
+
+void CarriedState::restore_buffers_and_scalars(const plan::Plan& next, std::span<const std::unique_ptr<Unit>> units,
+                                               Executor& to) const {
+  for (const auto& unit : units) to.operations().set_begun(unit->index(), begun(next, *unit));
   for (const auto& unit : units) {
     for (const Buffer* buffer : unit->buffers()) {
       const std::vector<float>& values = buffers_.at(buffer);
@@ -148,11 +191,19 @@ void CarriedState::restore(const plan::Plan& plan, std::span<const std::unique_p
   to.refresh();
 }
 
-void CarriedState::look_on(World& world, const plan::Plan& old, const plan::Plan& next,
-                           std::span<const std::unique_ptr<Unit>> units) {
-  for_each_carried(old, next, units, [&](const Unit&, const Parameter& parameter, std::size_t, std::size_t from) {
-    whole(world, old, parameter, from, std::nullopt);
-  });
+// An anchor does not wait: weights may be loaded meanwhile.
+void CarriedState::drop_what_goes_on(Taken& taken, const plan::Plan& next,
+                                     std::span<const std::unique_ptr<Unit>> units) {
+  for (const auto& unit : units) {
+    for (std::size_t p = 0; p < unit->parameters().size(); ++p) {
+      const Parameter* const parameter = unit->parameters()[p];
+      const bool goes_on = trains(next, unit->index(), p);
+      for (std::size_t state = 0; state < taken.states.size(); ++state) {
+        if (goes_on || state == 0 || is_anchor(taken.plan, state)) taken.states[state].erase(parameter);
+      }
+      if (goes_on) taken.ages.erase(parameter);
+    }
+  }
 }
 
 }  // namespace tessera

@@ -14,7 +14,6 @@
 #include "plan/fragments.hpp"
 #include "plan/passes.hpp"
 #include "shard/agreement.hpp"
-#include "shard/carried_state.hpp"
 #include "shard/model_state.hpp"
 #include "shard/optimizer_runs.hpp"
 #include "shard/plan_advice.hpp"
@@ -596,8 +595,13 @@ void ShardedModel::recompile() {
   const std::size_t mine = model.role.value_or(0);
   if (all.empty()) all.push_back({"", &model});
   require_met(model, next[mine].plan);
-  const CarriedState carried(model.world(), model.plan, model.units, old);
-  const std::vector<plan::RankRole> before = std::exchange(model.roles, {});
+  model.carried.resize(all.size());
+  const auto carry = [&](const auto& call) {
+    for (std::size_t role = 0; role < all.size(); ++role) call(model.carried[role], role, all[role].model->units);
+  };
+  carry([&](CarriedState& carried, std::size_t role, const auto& units) {
+    carried.take(role == mine ? model.plan : model.roles[role].plan, units, role == mine ? &old : nullptr);
+  });
   const std::size_t program = old.program();
   const std::optional<float> expected = old.operations().expected();
   model.values_are_gone = true;
@@ -608,14 +612,18 @@ void ShardedModel::recompile() {
   make_executor(model);
   model.executor_or_null->begin(program);
   model.executor_or_null->operations().expect(expected);
-  for (std::size_t role = 0; role < all.size(); ++role) {
-    if (role == mine) {
-      carried.restore(model.plan, model.units, *model.executor_or_null);
-    } else {
-      CarriedState::look_on(model.world(), before[role].plan, next[role].plan, all[role].model->units);
-    }
-  }
+  carry([&](CarriedState& carried, std::size_t role, const auto& units) {
+    carried.restore(model.world(), next[role].plan, units, role == mine ? model.executor_or_null.get() : nullptr);
+  });
   model.values_are_gone = false;
+}
+
+std::vector<const Parameter*> ShardedModel::waiting() const {
+  std::vector<const Parameter*> result;
+  for (const CarriedState& carried : state_->carried) {
+    carried.for_each_waiting([&](const Parameter& parameter) { result.push_back(&parameter); });
+  }
+  return result;
 }
 
 void AdaptedModel::recompile(plan::Program program) {
@@ -629,6 +637,13 @@ void AdaptedModel::recompile(plan::Program program) {
     state().options.program = std::move(before);
     throw;
   }
+}
+
+void AdaptedModel::without_gradient_hook(const std::function<void()>& body) {
+  GradientHook& hook = state().hook;
+  const std::shared_ptr<void> ends(nullptr, [&, kept = hook](void*) { hook = kept; });
+  if (hook) hook = [](const ReducedGradient&) {};
+  body();
 }
 
 const plan::Plan& ShardedModel::plan() const {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "shard/carried_state.hpp"
 #include "shard/executor.hpp"
 #include "shard/recorded_pass.hpp"
 #include "tessera/base/error.hpp"
@@ -74,6 +75,7 @@ struct ModelState {
   std::vector<plan::RankRole> roles;                       // … all of them, where this rank has this one
   std::vector<ModelState*> models_of_roles;                // … likewise
   plan::Plan plan;
+  std::vector<CarriedState> carried;           // from plan to plan, by role
   bool values_are_gone = false;                // from one plan to the next, and where that has failed
   std::unique_ptr<Executor> executor_or_null;  // it uses all of the above
   // Masters and gradients of 16 bits in fp32, by unit and name, for whoever looks at them.

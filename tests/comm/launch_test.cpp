@@ -149,6 +149,16 @@ TEST_CASE("foreign_exceptions_become_errors") {
     world.barrier("end");
   };
   CHECK(failure_of<Error>({.ranks = 2}, standard) == "rank 1: the cause");
+  const auto by_name = [](World& world) {
+    if (world.rank() == 1) throw std::out_of_range("rank 1, in its window: the cause");
+    world.barrier("end");
+  };
+  CHECK(failure_of<Error>({.ranks = 2}, by_name) == "rank 1, in its window: the cause");
+  const auto by_anothers = [](World& world) {
+    if (world.rank() == 1) throw std::out_of_range("rank 10 is not there");
+    world.barrier("end");
+  };
+  CHECK(failure_of<Error>({.ranks = 2}, by_anothers) == "rank 1: rank 10 is not there");
   const auto unknown = [](World& world) {
     if (world.rank() == 1) throw 7;
     world.barrier("end");

@@ -71,7 +71,7 @@ def check_ranks_that_never_start(program):
         command = [program, "nothing", "--timeout", str(DEADLINE)]
         jobs = {missing: stack.enter_context(launched.Ranks(command, 3, missing=[missing])) for missing in (2, 0)}
         patterns = {2: "error: rank \\d: ranks 0, 1 waited up to 60 s in .* for rank 2, which did not come",
-                    0: "error: rank 1: rank 1 waited up to 60 s for rank 0 to answer at 127.0.0.1"}
+                    0: "error: rank 1 waited up to 60 s for rank 0 to answer at 127.0.0.1"}
         for missing, job in jobs.items():
             codes, seconds = job.wait(START_DEADLINE + SLACK)
             text = "".join(job.output(rank) for rank in job.processes)

@@ -290,8 +290,7 @@ class ShardedModule::Implementation : public TensorOwner {
   void zero_grad() {
     require_idle("zero_grad()");
     if (!used_.empty()) drop_pass();
-    if (!is_between_steps()) sharded_->discard_gradients();
-    end_step();
+    drop_gradients();
   }
 
   // The runtime, for a call that ends a step and writes to parameters: torch counts such a write, so that it refuses
@@ -301,6 +300,11 @@ class ShardedModule::Implementation : public TensorOwner {
     for (ParameterTensor* parameter : all_parameters_) {
       const bool asked = parameter->take_gradient_asked();
       if (asked || parameter->has_given_gradient()) refuse_gradient(*parameter);
+    }
+    if (keeps_step_) {
+      compute_->enter(sharded_->stream());
+      give_kept();
+      compute_->leave();
     }
     end_step();
     for (ParameterTensor* parameter : all_parameters_) {
@@ -312,7 +316,7 @@ class ShardedModule::Implementation : public TensorOwner {
   Bytes peak_activations() const { return peak_activations_; }
 
   void take_gradient(std::size_t unit, ParameterTensor& parameter, const at::Tensor& gradient) override {
-    if (phase_ == Phase::backward && unplanned_) return parameter.keep_gradient(gradient);
+    if (phase_ == Phase::backward && unplanned_) return parameter.keep_gradient(gradient, windows_opened_);
     if (phase_ != Phase::backward || !(open_->unit == unit || go_back_to(unit))) {
       throw UsageError(fmt::format(
           "rank {}: the gradient of {} came outside of the backward window of unit {}: call model.backward(loss), not "
@@ -532,8 +536,14 @@ class ShardedModule::Implementation : public TensorOwner {
     }
     if (asked == 0 || is_between_steps()) return;
     if (other != nullptr) refuse_gradient(*other);
-    sharded_->discard_gradients();
     end_granule();
+    drop_gradients();
+  }
+
+  // All that backward() has brought since the last update.
+  void drop_gradients() {
+    if (!plan_is_between_steps()) sharded_->discard_gradients();
+    for (ParameterTensor* parameter : all_parameters_) parameter->drop_kept_gradient();
     end_step();
   }
 
@@ -551,7 +561,8 @@ class ShardedModule::Implementation : public TensorOwner {
     if (!used_.empty()) return;
     follow_zero_grad();
     token_ = std::make_shared<const int>();
-    begins_step_ = sharded_->plan().micro_batches(0) == 1 || is_between_steps();
+    if (is_between_steps()) done_ = 0;
+    begins_step_ = sharded_->plan().micro_batches(0) == 1 || plan_is_between_steps();
     unplanned_ = interleaves_ && begins_step_;
   }
 
@@ -596,9 +607,14 @@ class ShardedModule::Implementation : public TensorOwner {
     granules_done_ = granules_begun_;
     buffers_before_.clear();
   }
-  void end_step() { granules_begun_ = granules_done_ = 0; }
+  void end_step() {
+    granules_begun_ = granules_done_ = 0;
+    done_ = 0;
+    keeps_step_ = hooks_are_done_ = false;
+  }
 
-  bool is_between_steps() const {
+  bool is_between_steps() const { return !keeps_step_ && plan_is_between_steps(); }
+  bool plan_is_between_steps() const {
     try {
       sharded_->require_between_steps("zero_grad()");
       return true;
@@ -623,13 +639,12 @@ class ShardedModule::Implementation : public TensorOwner {
   void drop_pass() {
     settle();
     if (std::exchange(unplanned_, false)) used_.clear();
+    ++done_;
     compute_->enter(sharded_->stream());
-    finish_windows();
+    keeps_step_ ? give_kept_in_time() : finish_windows();
     compute_->leave();
     end_granule();
-    if (sharded_->plan().micro_batches(0) > 1) return;
-    sharded_->discard_gradients();
-    end_step();
+    if (sharded_->plan().micro_batches(0) == 1) drop_gradients();
   }
 
   void begin_forward(std::size_t unit) {
@@ -659,19 +674,47 @@ class ShardedModule::Implementation : public TensorOwner {
 
   // ---- passes that no plan has the order for ----
 
-  // The windows that the pass has opened end without gradients, where the step has no others yet. It goes on in windows
-  // of evaluations, which come in any order, forward and backward; its gradients are kept until the planned windows.
-  void leave_plan(std::size_t unit, const std::string& cause) {
+  // The windows that the pass has opened end without gradients. It goes on in windows of evaluations, which come in any
+  // order, forward and backward; its gradients are kept until the planned windows.
+  void leave_plan(const std::string& where, const std::string& cause) {
     if (unplanned_) return;
-    if (!begins_step_ || sharded_->plan().diverges()) throw UsageError(cause);
-    meet(fmt::format(
-        "unit {} came {}, an order that is not learnt, as it must on every rank (learn() knows the longest)",
-        units_[unit].name, used_.empty() ? std::string("first") : fmt::format("behind {}", units_[used_.back()].name)));
-    UnitOrder used = used_;
-    finish_windows();
-    used_ = std::move(used);
-    sharded_->discard_gradients();
-    unplanned_ = true;
+    if (sharded_->plan().diverges() || (done_ > 0 && generators_)) throw UsageError(cause);
+    meet(where);
+    const UnitOrder used = used_;
+    sharded_->without_gradient_hook([this] {
+      if (!used_.empty()) finish_windows();
+      sharded_->discard_gradients();
+    });
+    used_ = used;
+    if (done_ > 0) keep_step();
+  }
+
+  // Only the beginning of a step takes another plan, or an evaluation. So what the plan has summed of this one is kept
+  // here, as every rank's part of the sum, and the step begins once more.
+  void keep_step() {
+    const plan::Plan& plan = sharded_->plan();
+    const double share = static_cast<double>(plan.gradient_divisor(0)) / static_cast<double>(world_.size());
+    for (ParameterTensor* parameter : all_parameters_) {
+      if (parameter->parameter().options().frozen) continue;
+      std::vector<float> sum = sharded_->whole(parameter->parameter(), "gradient");
+      const at::Tensor values = view_of(sum.data(), parameter->tensor().sizes(), DType::fp32, at::kCPU);
+      parameter->keep_gradient((values * share).to(compute_->device()), windows_opened_);
+    }
+    keeps_step_ = true;
+    hooks_are_done_ = done_ == plan.micro_batches(0);
+  }
+
+  // The plan has as many micro-batches as the step has had, the first with the gradients of all.
+  void give_kept() {
+    if (!std::exchange(keeps_step_, false)) return;
+    const auto give = [this] {
+      for (std::size_t micro_batch = 0; micro_batch < done_; ++micro_batch) finish_windows();
+    };
+    std::exchange(hooks_are_done_, false) ? sharded_->without_gradient_hook(give) : give();
+  }
+  // Where evaluations come inside of steps, behind the last micro-batch.
+  void give_kept_in_time() {
+    if (!interleaves_ || generators_ || done_ == sharded_->plan().micro_batches(0)) give_kept();
   }
 
   // Where another rank is elsewhere, both errors say where this one is.
@@ -684,17 +727,14 @@ class ShardedModule::Implementation : public TensorOwner {
     evaluate(unit);
   }
 
-  // An evaluation between a forward pass and its backward pass is in no plan.
+  // An evaluation between a forward pass and its backward pass, or between micro-batches, is in no plan.
   void use_between_or_evaluate(std::size_t unit, const std::string& parameter, const std::string& operation) {
-    if (!used_.empty()) {
-      leave_plan(
-          unit,
-          fmt::format(
-              "rank {}: {} uses parameter {} of unit {} in an evaluation between a forward pass and its backward(), in "
-              "front of which the step has had other micro-batches, or replicas train by themselves: evaluate in front "
-              "of "
-              "forward(), or behind update()",
-              world_.rank(), operation, parameter, units_[unit].name));
+    if (!used_.empty() || !(open_ || plan_is_between_steps())) {
+      leave_plan(fmt::format("unit {} was evaluated inside a step, as it must be on every rank", units_[unit].name),
+                 fmt::format("rank {}: {} uses parameter {} of unit {} in an evaluation inside a step, {}: evaluate in "
+                             "front of forward(), or behind update()",
+                             world_.rank(), operation, parameter, units_[unit].name, why_not_inside_step()));
+      unplanned_ = !used_.empty();
       interleaves_ = true;
     }
     evaluate(unit);
@@ -703,6 +743,8 @@ class ShardedModule::Implementation : public TensorOwner {
   // Behind its backward pass the step has the planned windows all the same, by a plan that the next such step goes by.
   void end_unplanned() {
     settle();
+    for (const ModuleUnit& unit : units_) require_gradients(unit);
+    phase_ = Phase::idle;
     const UnitOrder forwards = joined(forwards_, std::exchange(used_, {}));
     plan::Program program = program_of(forwards, interleaves_ ? there_and_back(evaluations_) : evaluations_);
     const plan::Program& before = sharded_->plan().programs.front();
@@ -711,15 +753,16 @@ class ShardedModule::Implementation : public TensorOwner {
       replan(std::move(program));
     }
     unplanned_ = false;
-    finish_windows();
+    keeps_step_ = true;
+    give_kept_in_time();
   }
 
   void say_what_it_costs(std::size_t windows) {
     if (std::exchange(said_, true) || world_.rank() != 0) return;
     world_.warn(
         interleaves_
-            ? "a pass evaluates between forward() and backward(): such steps gather each unit several times, and hold "
-              "all gradients whole until their end; evaluate in front of forward(), or behind update(), to spare that"
+            ? "a pass evaluates inside a step: such steps gather each unit several times, and hold all gradients whole "
+              "until their end; evaluate in front of forward(), or behind update(), to spare that"
             : fmt::format("a step used units in an order that was not learnt: it held all gradients whole until its "
                           "end, and a plan was made for its order, too, of {} forward windows in place of {}, which "
                           "every step goes through; model.learn() is shown the longest pass before finalize()",
@@ -748,7 +791,13 @@ class ShardedModule::Implementation : public TensorOwner {
     const std::size_t done = std::min(used_.size(), forwards_.size());
     const auto found = std::find(forwards_.begin() + static_cast<std::ptrdiff_t>(done), forwards_.end(), unit);
     if (!forwards_.empty() && found == forwards_.end()) {
-      leave_plan(unit, text_of_order(unit, parameter, operation));
+      leave_plan(
+          fmt::format(
+              "unit {} came {}, an order that is not learnt, as it must on every rank (learn() knows the longest)",
+              units_[unit].name,
+              used_.empty() ? std::string("first") : fmt::format("behind {}", units_[used_.back()].name)),
+          text_of_order(unit, parameter, operation));
+      unplanned_ = true;
       return use_unplanned(unit);
     }
     while (found != forwards_.end() && forwards_[used_.size()] != unit) begin_forward(forwards_[used_.size()]);
@@ -760,9 +809,12 @@ class ShardedModule::Implementation : public TensorOwner {
         "rank {}: {} uses parameter {}, and the forward window of unit {} was opened out of order, {}: show the "
         "longest pass to model.learn() before finalize(), or make one unit of what takes turns (.units = "
         "tessera::torch::named({{}}))",
-        world_.rank(), operation, parameter, units_[unit].name,
-        begins_step_ ? "where replicas train by themselves, whose plan stays as it is"
-                     : "where the step has had other micro-batches, so that no other order can be learnt in it");
+        world_.rank(), operation, parameter, units_[unit].name, why_not_inside_step());
+  }
+  std::string_view why_not_inside_step() const {
+    return sharded_->plan().diverges()
+               ? "where replicas train by themselves, whose plan stays as it is"
+               : "behind other granules of the step, whose sum begun would lose its bits outside of the plan";
   }
 
   // In any order: the program's evaluation is gone through, as often as it takes.
@@ -815,9 +867,9 @@ class ShardedModule::Implementation : public TensorOwner {
     phase_ = Phase::backward;
     compute_->enter(sharded_->stream());
     compute_->note_use(loss);
+    backward_begun_ = ++windows_opened_;
     if (unplanned_) return;
     window_ = reached_ = used_.size() - 1;
-    backward_begun_ = windows_opened_ + 1;
     open(used_.back(), WindowKind::backward);
   }
 
@@ -826,6 +878,7 @@ class ShardedModule::Implementation : public TensorOwner {
     while (!unplanned_ && window_ > 0) go_back();
     close();
     peak_activations_ = std::max(peak_activations_, compute_->most_counted());
+    ++done_;
     if (unplanned_) end_unplanned();
     compute_->leave();
     used_.clear();
@@ -836,14 +889,17 @@ class ShardedModule::Implementation : public TensorOwner {
   // Behind the last of a unit's backward windows.
   void require_gradients() const {
     const auto earlier = used_.begin() + static_cast<std::ptrdiff_t>(window_);
-    if (std::find(used_.begin(), earlier, open_->unit) != earlier) return;
-    for (const auto& parameter : units_[open_->unit].parameters) {
-      const bool trains = open_->window.trains(parameter->parameter()) && parameter->tensor().numel() > 0;
-      if (!trains || parameter->parameter().options().optional || parameter->written_in() >= backward_begun_) continue;
+    if (std::find(used_.begin(), earlier, open_->unit) == earlier) require_gradients(units_[open_->unit]);
+  }
+  void require_gradients(const ModuleUnit& unit) const {
+    for (const auto& parameter : unit.parameters) {
+      const ParameterOptions& options = parameter->parameter().options();
+      if (options.frozen || options.optional || parameter->tensor().numel() == 0) continue;
+      if (parameter->written_in() >= backward_begun_) continue;
       throw UsageError(fmt::format(
           "rank {}, backward window of unit {}: the gradient of {} was never asked for: where passes may do "
           "without it, name it in ModuleOptions::may_be_unused",
-          world_.rank(), units_[open_->unit].name, parameter->name()));
+          world_.rank(), unit.name, parameter->name()));
     }
   }
 
@@ -1010,6 +1066,9 @@ class ShardedModule::Implementation : public TensorOwner {
   UnitOrder evaluations_;
   std::size_t evaluated_ = 0;           // of evaluations_, in the evaluation that is under way
   bool begins_step_ = true;             // the first of used_ did
+  std::size_t done_ = 0;                // micro-batches, of this step
+  bool keeps_step_ = false;             // their gradients are kept, and the plan has had none of them
+  bool hooks_are_done_ = false;         // with these, as the step had come to its end
   bool unplanned_ = false;              // the passes since the last backward pass, in windows of evaluations
   bool interleaves_ = false;            // evaluations come between forward and backward passes
   bool said_ = false;                   // what that costs

@@ -166,8 +166,10 @@ at::Tensor marked_tensor(void* data, at::IntArrayRef sizes, const at::TensorOpti
   return tensor_over(data, elements * options.dtype().itemsize(), sizes, options, std::move(mark));
 }
 
-void point_to(const at::Tensor& marked, void* data, std::shared_ptr<ParameterMark> mark) {
-  marked.storage().set_data_ptr(marked_memory(data, std::move(mark), marked.device()));
+// Often, so that the mark stays where it is.
+void point_to(const at::Tensor& marked, void* data) {
+  at::DataPtr before = marked.storage().set_data_ptr(at::DataPtr());
+  marked.storage().set_data_ptr(at::DataPtr(data, before.release_context(), &end_mark, marked.device()));
 }
 
 void show_as(const at::Tensor& tensor, const at::Tensor& face) {

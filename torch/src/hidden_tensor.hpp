@@ -42,7 +42,7 @@ at::Tensor hidden_tensor(at::IntArrayRef sizes, const at::TensorOptions& options
 // A tensor over `data`, which point_to() may change, also for its views: null while it is hidden.
 at::Tensor marked_tensor(void* data, at::IntArrayRef sizes, const at::TensorOptions& options,
                          std::shared_ptr<ParameterMark> mark);
-void point_to(const at::Tensor& marked, void* data, std::shared_ptr<ParameterMark> mark);
+void point_to(const at::Tensor& marked, void* data);
 
 // Gives `tensor` the shape, values and type of `face`; it stays itself to whoever holds it, and to autograd.
 void show_as(const at::Tensor& tensor, const at::Tensor& face);

@@ -165,7 +165,7 @@ ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::sh
 void ParameterTensor::show(Window& window) {
   void* data = address(window, parameter_, precision_.parameter);
   if (shown_.defined()) {
-    point_to(shown_, data, mark_);
+    point_to(shown_, data);
   } else {
     shown_ = marked_tensor(data, tensor_.sizes(), hidden_.options(), mark_);
   }
@@ -176,7 +176,7 @@ void ParameterTensor::show(Window& window) {
 void ParameterTensor::hide() {
   show_as(tensor_, hidden_);
   mark_->shown = false;
-  if (shown_.defined()) point_to(shown_, nullptr, mark_);
+  if (shown_.defined()) point_to(shown_, nullptr);
 }
 
 void ParameterTensor::take_own() {
@@ -209,8 +209,7 @@ void ParameterTensor::hand_over(const Precision& precision) {
   own_ = at::Tensor();
   exchange_autograd(tensor_, std::make_unique<ParameterAutograd>(
                                  *::torch::autograd::impl::materialize_autograd_meta(tensor_), mark_));
-  was_trained_ = !parameter_.options().frozen;
-  if (was_trained_) watch_gradient();
+  if (!parameter_.options().frozen) watch_gradient();
 }
 
 void ParameterTensor::let_go() {
@@ -245,7 +244,8 @@ at::Tensor ParameterTensor::gradient_in(Window& window) const {
   return view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
 }
 
-void ParameterTensor::keep_gradient(const at::Tensor& gradient) {
+void ParameterTensor::keep_gradient(const at::Tensor& gradient, std::size_t window_serial) {
+  written_in_ = window_serial;
   kept_gradient_ = kept_gradient_.defined() ? kept_gradient_ + gradient : gradient;
 }
 
@@ -276,12 +276,6 @@ void ParameterTensor::refuse_change_inside_step() const {
 
 void ParameterTensor::follow_requires_grad() {
   const bool trains = tensor_.requires_grad();
-  if (trains && std::exchange(was_trained_, true)) {
-    throw UsageError(fmt::format(
-        "requires_grad of parameter {} was turned off and on again, and the optimizer's states of it went when it was "
-        "frozen: a part that gets gradients in some steps only is a model of its own, whose zero_grad() drops them",
-        name()));
-  }
   parameter_.set_frozen(!trains);
   if (trains) watch_gradient();
 }

@@ -57,14 +57,15 @@ class ParameterTensor {
   // Takes a gradient to its place in the open backward window: the first one of the window is written, later ones are
   // added.
   void take_gradient(Window& window, std::size_t window_serial, const at::Tensor& gradient);
-  // Keeps one that came where no backward window is open.
-  void keep_gradient(const at::Tensor& gradient);
+  // Keeps one that came where no backward window is open, but the one of this serial number was the last: adds it.
+  void keep_gradient(const at::Tensor& gradient, std::size_t window_serial);
+  void drop_kept_gradient() { kept_gradient_ = at::Tensor(); }
   // Into the open backward window: what was kept, or zero.
   void give_gradient(Window& window, std::size_t window_serial);
   // Whether a place for the gradient was asked for since this was called last, and whether one stands there.
   bool take_gradient_asked() { return std::exchange(mark_->gradient_asked, false); }
   bool has_given_gradient() const;
-  // From the next plan on it trains, or no more, as its tensor says. Throws UsageError where it did so before.
+  // From the next plan on it trains, or no more, as its tensor says.
   void follow_requires_grad();
   [[noreturn]] void refuse_change_inside_step() const;
   std::size_t written_in() const { return written_in_; }  // the serial number of the last window that has a gradient
@@ -86,7 +87,6 @@ class ParameterTensor {
   at::Tensor shown_;         // the window's memory, which keeps its address; null while it is hidden
   NodePointer accumulator_;  // kept, because autograd would make another one
   at::Tensor kept_gradient_;
-  bool was_trained_ = false;
   std::size_t written_in_ = 0;  // the serial number of a window
 };
 

@@ -1,6 +1,7 @@
 // A FullyShard beneath an adapter, which sees only as a pass runs in which order another library's modules use units.
 #pragma once
 
+#include <functional>
 #include <utility>
 
 #include "tessera/plan/program.hpp"
@@ -19,6 +20,9 @@ class AdaptedModel : public FullyShard {
   // or more often. Throws UsageError where programs were declared by add_program(). What recompile() refuses leaves the
   // program as it was, too.
   void recompile(plan::Program program);
+
+  // Calls `body`, inside which no hook on reduced gradients is called: it ends a step that will begin again.
+  void without_gradient_hook(const std::function<void()>& body);
 };
 
 }  // namespace tessera

@@ -67,12 +67,14 @@ class ShardedModel {
   // differ. The optimizer is that of all programs that bring none of their own; where each does, none is needed.
   void finalize(std::unique_ptr<Optimizer> optimizer = nullptr);
 
-  // Makes a new plan after Parameter::set_frozen() changed what is trained. Weights, buffers, step count and loss scale
-  // stay, and so do the optimizer's states of what was trained and still is; of what starts to be trained they are
-  // zero. Only between steps. Collective; synchronises. While it runs, the rank holds its share of the old state twice.
+  // Makes a new plan after Parameter::set_frozen() changed what is trained. Weights, buffers, step count, loss scale
+  // and the optimizer's states stay: of what is frozen they wait in the host's memory, of what is new they are zero.
+  // Only between steps. Collective; synchronises. While it runs, the rank holds its share of the old state twice.
   // Spans and pointers taken before are invalid. What is refused by UsageError, CommunicationError or the memory limit
   // leaves all as it was; where memory or a rank fails later, the values are gone, and every other call says so.
   void recompile();
+  // The frozen parameters whose states wait so, of which checkpoints have none.
+  std::vector<const Parameter*> waiting() const;
 
   const plan::Plan& plan() const;
   // Those of all roles, in their order; where ranks have none, the one.

@@ -91,14 +91,14 @@ class ShardedModule {
   // module the example is one of shapes, too (torch::kMeta). Before finalize(). Not collective, but every rank must
   // learn the same. Without it units are a chain in the order of their declaration, and a step that goes through them
   // otherwise is slower and holds all gradients whole until its backward pass ends, where a plan for its order as well
-  // is made (as recompile() does); all ranks do the same. Not amid a step of several micro-batches, nor with outer
-  // steps: that is a UsageError.
+  // is made (as recompile() does); all ranks do the same. Not with outer steps, nor behind the first granule of a step:
+  // that is a UsageError.
   void learn(const std::function<void()>& forward_pass);
 
   // Does what tessera::FullyShard::finalize() does; then the module's own values, those of rank 0, become everybody's,
   // and its memory is freed; or what was deferred (deferred.hpp) is computed there. Parameters with requires_grad() ==
   // false are frozen. Where that changes between steps, on every rank, the next pass makes the plan anew (as
-  // recompile() does); what was trained and then frozen cannot be trained again, a UsageError.
+  // recompile() does).
   void finalize(std::unique_ptr<Optimizer> optimizer);
 
   // The backward pass of what the passes since the last one computed: in place of loss.backward(), which is an error.
@@ -155,10 +155,9 @@ class ShardedModule {
 };
 
 // A pass is a stretch of the program in which parameters may be used: forward(), pass(), and `model->…` to the end of
-// its full expression. Under torch::NoGradGuard it is an evaluation pass, between steps or, at a cost, between a step's
-// first forward pass and its backward(). One inside another of the same model is part of that, which ends with the
-// outer one, or with backward(), update() and whatever else comes between passes. In an evaluation pass one with
-// gradients is a UsageError.
+// its full expression. Under torch::NoGradGuard it is an evaluation pass, between steps or, at a cost, inside one. One
+// inside another of the same model is part of that, which ends with the outer one, or with backward(), update() and
+// whatever else comes between passes. In an evaluation pass one with gradients is a UsageError.
 template <std::derived_from<::torch::nn::Module> Net>
 class FullyShard : public ShardedModule {
  public:
