@@ -72,7 +72,11 @@ struct Expert : Linear {
   }
   static tessera::CollectiveOptions options(bool forward) {
     using enum tessera::CollectiveKind;
-    return {all_to_all, tessera::DType::fp32, forward, !forward, false, tessera::Axis::replicate};
+    return {.kind = all_to_all,
+            .type = tessera::DType::fp32,
+            .forward = forward,
+            .backward = !forward,
+            .axes = tessera::Axis::replicate};
   }
   std::size_t replicas;
   Values x = y, dy = y, mine = Values(tokens * width), dmine = mine;

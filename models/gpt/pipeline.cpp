@@ -34,7 +34,6 @@ GptPart<T>::GptPart(const GptShape& shape, const GptPartOptions& options)
       begin_(options.begin),
       end_(options.end),
       most_rows_(options.batch * shape.positions()),
-      goes_back_in_two_(options.goes_back_in_two),
       device_(options.device) {
   if (is_first() || is_last()) embedding_ = make_embedding<T>(shape);
   if (is_first()) spread_ = make_spread<T>(shape);
@@ -73,14 +72,15 @@ void GptPart<T>::add_units(Model& model) {
   if (loss() != nullptr) add(*loss(), loss_name);
 }
 
-// Losses of slices are made forward alone, and an embedding has no gradient of its input.
+// Losses of slices are made forward alone, and an embedding, and what spreads its rows, have no gradient of their
+// input.
 template <typename T>
 std::vector<tessera::UnitWindow> GptPart<T>::windows(WindowKind kind,
                                                      std::span<const tessera::Unit* const> units) const {
-  const bool leaves_loss_out = kind == WindowKind::backward && loss() != nullptr;
-  const bool leaves_embedding_out = kind == WindowKind::backward_input && is_first();
-  return PipelinePart::windows(
-      kind, units.first(units.size() - (leaves_loss_out ? 1 : 0)).subspan(leaves_embedding_out ? 1 : 0));
+  const bool of_input = kind == WindowKind::backward_input;
+  const bool leaves_loss_out = (of_input || kind == WindowKind::backward) && loss() != nullptr;
+  const std::size_t begin = of_input && is_first() ? (spread_ ? 2 : 1) : 0;
+  return PipelinePart::windows(kind, units.first(units.size() - (leaves_loss_out ? 1 : 0)).subspan(begin));
 }
 
 template <typename T>
@@ -122,7 +122,7 @@ void GptPart<T>::evaluate(tessera::FullyShard& model, const PartMemory& memory) 
 template <typename T>
 void GptPart<T>::backward(tessera::FullyShard& model, const PartMemory& memory) {
   nn::ActivationStack& stack = take_place(memory, false);
-  if (goes_back_in_two_) return parameters_pass(model, of_embedding_[memory.place], stack);
+  if (shape_.goes_back_in_two) return parameters_pass(model, memory, of_embedding_[memory.place], stack);
   const MatrixView<T> start = matrix(is_last() ? memory.input_gradient : memory.output_gradient, rows(memory));
   const MatrixView<T> found = backward_pass(model, memory, start, stack);
   if (!is_first()) copy(model, found, memory.input_gradient.data());
@@ -136,9 +136,9 @@ void GptPart<T>::backward_input(tessera::FullyShard& model, const PartMemory& me
   if (is_first()) {
     gradient.data = stack.push<T>(gradient.rows, gradient.columns).data;
     if (!is_last()) copy(model, start(memory.output_gradient), reinterpret_cast<std::byte*>(gradient.data));
-    of_embedding_[memory.place] = gradient;
   }
-  input_pass(model, gradient, stack);
+  gradient = input_pass(model, memory, gradient, stack);
+  if (is_first()) of_embedding_[memory.place] = gradient;
   if (!is_first()) copy(model, gradient, memory.input_gradient.data());
 }
 
@@ -197,31 +197,42 @@ MatrixView<T> GptPart<T>::backward_pass(Model& model, const PartMemory& memory, 
     const nn::ScratchScope computed_again(saved);
     model.backward(*hidden_[behind], saved, gradient);
   }
-  if (!is_first()) return gradient;
-  const nn::ScratchScope scratch(stack);
-  const MatrixView<T> all = spread_ ? stack.push<T>(rows(memory), shape_.dim) : gradient;
-  if (spread_) model.backward(*spread_, gradient, all, sequences(memory, WindowKind::backward));
-  model.backward(*embedding_, stack, all);
+  if (is_first()) embed_back(model, memory, gradient, stack);
   return gradient;
 }
 
 template <typename T>
 template <typename Model>
-void GptPart<T>::input_pass(Model& model, MatrixView<T> gradient, nn::ActivationStack& stack) {
-  std::size_t behind = hidden_.size();
-  if (is_last()) {
-    model.backward_input(*embedding_, stack, TiedHeadGradient<T>{gradient});
-    model.backward_input(*hidden_[--behind], stack, gradient);
-  }
-  while (behind-- > 0) model.backward_input(*hidden_[behind], stack, gradient);
+void GptPart<T>::embed_back(Model& model, const PartMemory& memory, MatrixView<T> gradient,
+                            nn::ActivationStack& stack) {
+  const nn::ScratchScope scratch(stack);
+  const MatrixView<T> all = spread_ ? stack.push<T>(rows(memory), shape_.dim) : gradient;
+  if (spread_) model.backward(*spread_, gradient, all, sequences(memory, WindowKind::backward));
+  model.backward(*embedding_, stack, all);
 }
 
 template <typename T>
 template <typename Model>
-void GptPart<T>::parameters_pass(Model& model, MatrixView<T> of_embedding, nn::ActivationStack& stack) {
+MatrixView<T> GptPart<T>::input_pass(Model& model, const PartMemory& memory, MatrixView<T> gradient,
+                                     nn::ActivationStack& stack) {
+  std::size_t behind = hidden_.size();
+  if (is_last()) {
+    const MatrixView<T> all = slices_.any() ? stack.push<T>(rows(memory), shape_.dim) : gradient;
+    model.backward_input(*embedding_, stack, TiedHeadGradient<T>{all});
+    model.backward_input(*hidden_[--behind], stack, all);
+    gradient.data = all.data;
+  }
+  while (behind-- > 0) model.backward_input(*hidden_[behind], stack, gradient);
+  return gradient;
+}
+
+template <typename T>
+template <typename Model>
+void GptPart<T>::parameters_pass(Model& model, const PartMemory& memory, MatrixView<T> of_embedding,
+                                 nn::ActivationStack& stack) {
   if (is_last()) model.backward(*embedding_, stack, TiedHeadTable{});
   for (std::size_t behind = hidden_.size(); behind-- > 0;) model.backward(*hidden_[behind], stack);
-  if (is_first()) model.backward(*embedding_, stack, of_embedding);
+  if (is_first()) embed_back(model, memory, of_embedding, stack);
 }
 
 // The passes ask for the number of ids only: none is read.
@@ -238,10 +249,9 @@ void GptPart<T>::count() {
   stack.rewind({});
   forward_pass(counting, WindowKind::forward, nothing, stack);
   const MatrixView<T> gradient = matrix({}, most_rows_);
-  if (goes_back_in_two_) {
+  if (shape_.goes_back_in_two) {
     if (is_first()) stack.push<T>(gradient.rows, gradient.columns);
-    input_pass(counting, gradient, stack);
-    parameters_pass(counting, gradient, stack);
+    parameters_pass(counting, nothing, input_pass(counting, nothing, gradient, stack), stack);
   } else {
     backward_pass(counting, nothing, gradient, stack);
   }
@@ -254,13 +264,11 @@ void GptPart<T>::count() {
 
 namespace {
 
-void require_possible(const GptShape& shape, bool goes_back_in_two) {
+void require_possible(const GptShape& shape) {
   if (shape.blocks_save_inputs) {
     throw tessera::UsageError("a pipeline's blocks leave their inputs on the device: several micro-batches follow");
   }
-  if (!goes_back_in_two) return;
-  nn::require_one_backward_pass(shape.slices * shape.contexts > 1);
-  if (!shape.activation_checkpointing) return;
+  if (!shape.goes_back_in_two || !shape.activation_checkpointing) return;
   throw tessera::UsageError(
       "zb-h1 with blocks that are computed again: what they save would stay until their parameters' gradients are "
       "formed, so that nothing is saved: choose another schedule, or compute nothing again");
@@ -269,17 +277,17 @@ void require_possible(const GptShape& shape, bool goes_back_in_two) {
 }  // namespace
 
 template <typename T>
-GptPipeline<T>::GptPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const GptShape& shape,
+GptPipeline<T>::GptPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const GptShape& whole,
                             const GptSchedule& schedule)
-    : split(split_gpt(shape, schedule.shape.stages * schedule.shape.chunks)) {
-  const bool in_two = schedule.kind == tessera::plan::ScheduleKind::zb_h1;
-  require_possible(shape, in_two);
+    : split(split_gpt(whole, schedule.shape.stages * schedule.shape.chunks)) {
+  GptShape shape = whole;
+  shape.goes_back_in_two = schedule.kind == tessera::plan::ScheduleKind::zb_h1;
+  require_possible(shape);
   std::vector<std::unique_ptr<tessera::PipelinePart>> made;
   for (std::size_t part = 0; part + 1 < split.begins.size(); ++part) {
     auto next = std::make_unique<GptPart<T>>(shape, GptPartOptions{.begin = split.begins[part],
                                                                    .end = split.begins[part + 1],
                                                                    .batch = schedule.batch,
-                                                                   .goes_back_in_two = in_two,
                                                                    .device = world.device().kind()});
     parts.push_back(next.get());
     made.push_back(std::move(next));

@@ -34,9 +34,8 @@ struct GptMicroBatch {
 };
 
 struct GptPartOptions {
-  std::size_t begin, end;         // its blocks
-  std::size_t batch;              // sequences of a micro-batch, of an evaluation at most
-  bool goes_back_in_two = false;  // each micro-batch, as zb-h1 has it
+  std::size_t begin, end;  // its blocks
+  std::size_t batch;       // sequences of a micro-batch, of an evaluation at most
   tessera::DeviceKind device = tessera::DeviceKind::cpu;
 };
 
@@ -84,16 +83,20 @@ class GptPart final : public tessera::PipelinePart {
                                            tessera::nn::MatrixView<T> gradient, tessera::nn::ActivationStack& stack);
   // The same in two. The embedding's gradient has a place of its own between them.
   template <typename Model>
-  void input_pass(Model& model, tessera::nn::MatrixView<T> gradient, tessera::nn::ActivationStack& stack);
+  tessera::nn::MatrixView<T> input_pass(Model& model, const tessera::PartMemory& memory,
+                                        tessera::nn::MatrixView<T> gradient, tessera::nn::ActivationStack& stack);
   template <typename Model>
-  void parameters_pass(Model& model, tessera::nn::MatrixView<T> of_embedding, tessera::nn::ActivationStack& stack);
+  void parameters_pass(Model& model, const tessera::PartMemory& memory, tessera::nn::MatrixView<T> of_embedding,
+                       tessera::nn::ActivationStack& stack);
+  template <typename Model>
+  void embed_back(Model& model, const tessera::PartMemory& memory, tessera::nn::MatrixView<T> gradient,
+                  tessera::nn::ActivationStack& stack);
   void copy(tessera::FullyShard& model, tessera::nn::MatrixView<T> from, std::byte* to) const;
   void count();
 
   GptShape shape_;
   tessera::nn::Slices slices_;
   std::size_t begin_, end_, most_rows_;
-  bool goes_back_in_two_;
   tessera::DeviceKind device_;
   std::unique_ptr<EmbeddingUnit<T>> embedding_;           // of the first part and the last
   std::unique_ptr<SpreadUnit<T>> spread_;                 // of the first part, where ranks have slices
@@ -114,7 +117,7 @@ struct GptSchedule {
 
 template <typename T>
 struct GptPipeline {
-  GptPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const GptShape& shape,
+  GptPipeline(tessera::World& world, const tessera::FullyShardOptions& sharding, const GptShape& whole,
               const GptSchedule& schedule);
   GptSplit split;
   std::vector<GptPart<T>*> parts;  // which the pipeline has

@@ -19,6 +19,7 @@ struct GptShape {
   float dropout = 0.0f;
   std::uint64_t dropout_seed = 0;
   bool activation_checkpointing = false;
+  bool goes_back_in_two = false;  // each micro-batch of a part, as zb-h1 has it
   // With checkpointing, blocks leave their input to their backward windows in memory that the plan moves
   // (Offload::activations), and activations hold two of them.
   bool blocks_save_inputs = false;

@@ -55,7 +55,7 @@ class FinalLayer final : public tessera::Module {
  public:
   explicit FinalLayer(const GptShape& shape) : slices_(slices_of(shape)), norm_(shape.dim, slices_) {
     if (!slices_.any()) return;
-    scatter_.emplace(tessera::CollectiveKind::reduce_scatter, slices_, shape.dim, nn::CollectiveWindows::backward);
+    scatter_.emplace(tessera::CollectiveKind::reduce_scatter, slices_, shape.dim, nn::CollectiveWindows::of_input);
     gather_.emplace(tessera::CollectiveKind::all_gather, slices_, shape.dim, nn::CollectiveWindows::forward);
   }
 
@@ -73,24 +73,31 @@ class FinalLayer final : public tessera::Module {
     return saved;
   }
   void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
-    const MatrixView<P> mine{gradient.data, slices_.rows_of(gradient.rows).count, gradient.columns};
-    if (scatter_) {
-      nn::SlicedRows<P>::copy(window, gradient, scatter_->summand(window, gradient.rows));
-      nn::SlicedRows<P>::copy(window, scatter_->scatter(window, gradient.rows), mine);
-    }
+    const MatrixView<P> mine = mine_of(gradient);
+    sum(window, gradient, mine);
     norm_.backward(window, stack, saved, mine, mine);
   }
   using Between = typename nn::LayerNorm<P>::Between;
   Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
-    const MatrixView<P> dy = stack.push<P>(gradient.rows, gradient.columns);
-    nn::SlicedRows<P>::copy(window, gradient, dy);
-    return norm_.backward_input(window, stack, saved, dy, gradient);
+    const MatrixView<P> mine = mine_of(gradient), dy = stack.push<P>(mine.rows, mine.columns);
+    sum(window, gradient, dy);
+    return norm_.backward_input(window, stack, saved, dy, mine);
   }
   void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy) {
     norm_.backward_parameters(window, stack, saved, dy);
   }
 
  private:
+  MatrixView<P> mine_of(MatrixView<P> all) const { return {all.data, slices_.rows_of(all.rows).count, all.columns}; }
+  // This rank's rows of what all slices have.
+  void sum(Window& window, MatrixView<const P> all, MatrixView<P> to) {
+    if (scatter_) {
+      nn::SlicedRows<P>::copy(window, all, scatter_->summand(window, all.rows));
+      all = scatter_->scatter(window, all.rows);
+    }
+    if (all.data != to.data) nn::SlicedRows<P>::copy(window, all, to);
+  }
+
   nn::Slices slices_;
   nn::LayerNorm<P> norm_;
   std::optional<nn::SlicedRows<P>> scatter_, gather_;

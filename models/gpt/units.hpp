@@ -131,10 +131,16 @@ template <typename T>
 std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape& shape);  // null where ranks have no slices
 
 inline tessera::nn::Slices slices_of(const GptShape& shape) {
-  return {.count = shape.slices, .place = shape.slice, .rows = shape.batch * shape.positions()};
+  return {.count = shape.slices,
+          .place = shape.slice,
+          .rows = shape.batch * shape.positions(),
+          .in_two = shape.goes_back_in_two};
 }
 inline tessera::nn::ContextParts parts_of(const GptShape& shape) {
-  return {.count = shape.contexts, .place = shape.context, .rows = shape.batch * shape.positions()};
+  return {.count = shape.contexts,
+          .place = shape.context,
+          .rows = shape.batch * shape.positions(),
+          .in_two = shape.goes_back_in_two};
 }
 
 template <typename T, typename Model>

@@ -40,8 +40,12 @@ void copy_chunks(Stream& stream, const ChunkCopy& of) {
 }
 
 template <Element T>
-CollectiveOptions options_of() {
-  CollectiveOptions options{.kind = CollectiveKind::all_to_all, .evaluate = true, .axes = Axis::context};
+CollectiveOptions options_of(const ContextParts& parts) {
+  CollectiveOptions options{.kind = CollectiveKind::all_to_all,
+                            .backward = !parts.in_two,
+                            .backward_input = parts.in_two,
+                            .evaluate = true,
+                            .axes = Axis::context};
   if constexpr (!std::is_same_v<T, double>) options.type = dtype_of<T>;
   return options;
 }
@@ -63,7 +67,7 @@ ContextExchange<T>::ContextExchange(const ContextParts& parts, std::size_t colum
     : parts_(parts),
       columns_(columns),
       blocks_(blocks),
-      collective_(parts.rows * columns / parts.count, options_of<T>()) {}
+      collective_(parts.rows * columns / parts.count, options_of<T>(parts)) {}
 
 // Columns of every row go to each rank.
 template <Element T>

@@ -375,7 +375,6 @@ void Embedding<T>::backward(Window& window, ActivationStack& stack, const SavedL
 
 template <Element T>
 void Embedding<T>::backward_input(Window& window, ActivationStack& stack, const SavedLoss& saved, MatrixView<T> dx) {
-  require_one_backward_pass(shape_.slices.any());
   backward_of(window, stack, saved.linear, gradient_of_logits(window, stack, saved), {dx, false});
 }
 

@@ -72,7 +72,8 @@ template <Element T>
 LayerNorm<T>::LayerNorm(std::size_t dim, const Slices& slices)
     : weight_({dim}, Initial::ones(), alike_on(slices)), bias_({dim}, Initial::zeros(), alike_on(slices)) {
   if (slices.any()) {
-    sums_.emplace(2 * dim, sliced_collective<T>(CollectiveKind::all_reduce, CollectiveWindows::backward));
+    sums_.emplace(2 * dim,
+                  sliced_collective<T>(CollectiveKind::all_reduce, CollectiveWindows::of_weights, slices.in_two));
   }
 }
 
@@ -112,7 +113,6 @@ void LayerNorm<T>::add_backward(Window& window, ActivationStack& stack, const Sa
 template <Element T>
 typename LayerNorm<T>::Between LayerNorm<T>::backward_input(Window& window, ActivationStack& stack, const Saved& saved,
                                                             MatrixView<const T> dy, MatrixView<T> dx) {
-  require_one_backward_pass(sums_.has_value());
   backward_with(window, stack, saved, {.dy = dy, .residual = nullptr, .dx = dx, .of_parameters = false});
   return dy;
 }
@@ -121,7 +121,6 @@ template <Element T>
 typename LayerNorm<T>::Between LayerNorm<T>::add_backward_input(Window& window, ActivationStack& stack,
                                                                 const Saved& saved, MatrixView<const T> dy,
                                                                 MatrixView<T> dx) {
-  require_one_backward_pass(sums_.has_value());
   backward_with(window, stack, saved, {.dy = dy, .residual = dx.data, .dx = dx, .of_parameters = false});
   return dy;
 }
@@ -142,7 +141,8 @@ void LayerNorm<T>::backward_with(Window& window, ActivationStack& stack, const S
   const std::size_t dim = saved.x.columns;
   T* const dweight = gradients.of_parameters ? gradient_of<T>(window, weight_) : nullptr;
   T* const dbias = gradients.of_parameters ? gradient_of<T>(window, bias_) : nullptr;
-  T* const parts = sums_ ? window.contribution<T>(*sums_).data() : nullptr;
+  const bool sums_up = sums_ && gradients.of_parameters;
+  T* const parts = sums_up ? window.contribution<T>(*sums_).data() : nullptr;
   enqueue(window, layer_norm_backward<T>,
           {.x = saved.x,
            .weight = parameter_of<T>(window, weight_),
@@ -151,10 +151,10 @@ void LayerNorm<T>::backward_with(Window& window, ActivationStack& stack, const S
            .dy = gradients.dy,
            .residual = gradients.residual,
            .dx = gradients.dx,
-           .dweight = sums_ ? parts : dweight,
-           .dbias = sums_ && parts != nullptr ? parts + dim : dbias,
+           .dweight = sums_up ? parts : dweight,
+           .dbias = sums_up && parts != nullptr ? parts + dim : dbias,
            .scratch = scratch.data()});
-  if (!sums_) return;
+  if (!sums_up) return;
   const T* const sums = window.collect<T>(*sums_).first;
   if (!window.computes()) return;
   for (const auto& [to, from] : {std::pair(dweight, sums), std::pair(dbias, sums + dim)}) {

@@ -216,13 +216,14 @@ Linear<T>::Linear(std::size_t in, std::size_t out, const LinearOptions& given)
   }
   if (cut_ == LinearCut::none) return;
   const bool outputs = cut_ == LinearCut::outputs;
-  const auto make = [&](std::optional<SlicedRows<T>>& rows, CollectiveKind kind, bool forward, bool overlaps = false) {
-    rows.emplace(kind, given.slices, outputs ? in : out,
-                 forward ? CollectiveWindows::forward : CollectiveWindows::backward, overlaps);
+  const auto make = [&](std::optional<SlicedRows<T>>& rows, CollectiveKind kind, CollectiveWindows windows) {
+    const bool overlaps = outputs && windows != CollectiveWindows::forward;
+    rows.emplace(kind, given.slices, outputs ? in : out, windows, overlaps);
   };
-  make(gathered_, CollectiveKind::all_gather, outputs);
-  make(scattered_, CollectiveKind::reduce_scatter, !outputs, outputs);
-  if (outputs) make(again_, CollectiveKind::all_gather, false, true);
+  using enum CollectiveWindows;
+  make(gathered_, CollectiveKind::all_gather, outputs ? forward : of_both);
+  make(scattered_, CollectiveKind::reduce_scatter, outputs ? of_input : forward);
+  if (outputs) make(again_, CollectiveKind::all_gather, of_weights);
 }
 
 // Collectives come in this order in forward windows, and in reverse in backward ones.
@@ -290,9 +291,7 @@ template <Element T>
 void Linear<T>::backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<const T> dy,
                          MatrixView<T> dx, MatrixView<const T> gelu_x) {
   if (cut_ != LinearCut::outputs) {
-    const bool gathers = cut_ == LinearCut::inputs;
-    const MatrixView<const T> all = gathers ? gathered_->gather(window, dy, saved.x.rows) : dy;
-    const LinearBackward<T> of{.x = saved.x, .weight = {}, .dy = all, .dx = {}, .gelu_x = gelu_x};
+    const LinearBackward<T> of{.x = saved.x, .weight = {}, .dy = all_of(window, saved, dy), .dx = {}, .gelu_x = gelu_x};
     return multiply_back(window, stack, of, {.dx = dx, .weights = true});
   }
   again_->bring(window, saved.x);
@@ -309,15 +308,26 @@ template <Element T>
 typename Linear<T>::Between Linear<T>::backward_input(Window& window, ActivationStack& stack, const Saved& saved,
                                                       MatrixView<const T> dy, MatrixView<T> dx,
                                                       MatrixView<const T> gelu_x) {
-  require_one_backward_pass(cut_ != LinearCut::none);
-  const LinearBackward<T> of{.x = saved.x, .weight = {}, .dy = dy, .dx = {}, .gelu_x = gelu_x};
-  multiply_back(window, stack, of, {.dx = dx, .weights = false});
+  const bool sums = cut_ == LinearCut::outputs;
+  const MatrixView<const T> all = all_of(window, saved, dy);
+  const LinearBackward<T> of{.x = {saved.x.data, all.rows, in_}, .weight = {}, .dy = all, .dx = {}, .gelu_x = gelu_x};
+  multiply_back(window, stack, of, {.dx = sums ? scattered_->summand(window, all.rows) : dx, .weights = false});
+  if (sums) SlicedRows<T>::copy(window, scattered_->scatter(window, all.rows), dx);
   return dy;
 }
 
+// Slices gather x, or dy, once more.
 template <Element T>
 void Linear<T>::backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy) {
-  multiply_back(window, stack, {.x = saved.x, .weight = {}, .dy = dy, .dx = {}}, {.dx = {}, .weights = true});
+  const MatrixView<const T> x = again_ ? again_->gather(window, saved.x, dy.rows) : saved.x;
+  multiply_back(window, stack, {.x = x, .weight = {}, .dy = all_of(window, saved, dy), .dx = {}},
+                {.dx = {}, .weights = true});
+}
+
+// dy of all rows.
+template <Element T>
+MatrixView<const T> Linear<T>::all_of(Window& window, const Saved& saved, MatrixView<const T> dy) {
+  return cut_ == LinearCut::inputs ? gathered_->gather(window, dy, saved.x.rows) : dy;
 }
 
 #define TESSERA_LINEAR(T)                                                                                     \

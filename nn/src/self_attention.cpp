@@ -132,12 +132,12 @@ template <Element T>
 typename SelfAttention<T>::Between SelfAttention<T>::backward_input(Window& window, ActivationStack& stack,
                                                                     const Saved& saved, MatrixView<const T> dy,
                                                                     MatrixView<T> dx) {
-  require_one_backward_pass(options_.parts.any());
-  const auto dqkv = stack.push<T>(saved.qkv.rows, 3 * dim());
+  const std::size_t rows = saved.proj.x.rows;
+  const auto dqkv = stack.push<T>(rows, 3 * dim());
   Between between;
   {
     const ScratchScope scratch(stack);
-    const auto dout = stack.push<T>(saved.qkv.rows, dim());
+    const auto dout = stack.push<T>(rows, dim());
     between.proj = proj_.backward_input(window, stack, saved.proj, dy, dout);
     attend_back(window, stack, saved, dout, dqkv);
   }

@@ -170,9 +170,10 @@ void append_units(const Plan& plan, fmt::memory_buffer& out) {
   }
   for (const UnitSpec& unit : plan.units) {
     for (const CollectiveSpec& each : unit.collectives) {
-      fmt::format_to(std::back_inserter(out), "{} of {}: {} {} x {}{}{}{}{}{} over {}\n", to_string(each.kind),
+      fmt::format_to(std::back_inserter(out), "{} of {}: {} {} x {}{}{}{}{}{}{} over {}\n", to_string(each.kind),
                      unit.name, each.name, each.elements, each.type ? tessera::to_string(*each.type) : "fp64",
-                     each.forward ? " forward" : "", each.backward ? " backward" : "", each.evaluate ? " evaluate" : "",
+                     each.forward ? " forward" : "", each.backward ? " backward" : "",
+                     each.backward_input ? " backward input" : "", each.evaluate ? " evaluate" : "",
                      each.of_granules ? " of granules" : "", each.overlaps ? " overlaps" : "", to_string(*each.axes));
       if (each.buffers > 1) fmt::format_to(std::back_inserter(out), "buffers of {}: {}\n", each.name, each.buffers);
     }

@@ -286,11 +286,12 @@ std::vector<std::size_t> collectives_in(const UnitSpec& unit, WindowKind window)
     const CollectiveSpec& each = unit.collectives[index];
     const bool takes_part = window == WindowKind::backward         ? each.backward
                             : window == WindowKind::evaluate       ? each.evaluate
-                            : window == WindowKind::backward_input ? false
+                            : window == WindowKind::backward_input ? each.backward_input
                                                                    : each.forward;
     if (takes_part) result.push_back(index);
   }
-  if (window == WindowKind::backward) std::reverse(result.begin(), result.end());
+  const bool back = window == WindowKind::backward || window == WindowKind::backward_input;
+  if (back) std::reverse(result.begin(), result.end());
   return result;
 }
 

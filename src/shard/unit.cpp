@@ -28,6 +28,7 @@ plan::CollectiveSpec Collective::spec() const {
           .elements = elements_,
           .forward = options_.forward,
           .backward = options_.backward,
+          .backward_input = options_.backward_input,
           .evaluate = options_.evaluate,
           .axes = options_.axes,
           .of_granules = options_.of_granules,

@@ -240,6 +240,15 @@ void add_halved_stages(std::vector<Subject>& subjects) {
     Model model = chain_model(2);
     const std::size_t linked = 1 - stage, halved = stage;
     model.units[linked].collectives = messages_of(stage);
+    model.units[halved].collectives = {{.name = "both", .elements = 3, .forward = false, .backward_input = true},
+                                       {.name = "half",
+                                        .kind = CollectiveKind::all_reduce,
+                                        .type = DType::bf16,
+                                        .elements = 5,
+                                        .forward = false,
+                                        .backward = false,
+                                        .backward_input = true,
+                                        .overlaps = true}};
     for (UnitSpec& unit : model.units) unit.name += fmt::format(" of {}", stage);
     model.program = {};
     std::vector<WindowUse>& windows = model.program.micro_batch;

@@ -58,11 +58,15 @@ inline Values read(Stream& stream, const void* from, std::size_t count) {
 }
 
 struct Layer final : Module {
-  void slice(std::size_t count) {
+  void slice(std::size_t count, bool in_two) {
     slices = static_cast<float>(count);
     weight.emplace(Shape{width, width}, Initial::normal(0.0f, 0.7f), ParameterOptions{.slice = plan::Slice{}});
-    const CollectiveOptions options{
-        .kind = plan::CollectiveKind::all_reduce, .type = DType::fp32, .evaluate = true, .axes = Axis::tensor};
+    const CollectiveOptions options{.kind = plan::CollectiveKind::all_reduce,
+                                    .type = DType::fp32,
+                                    .backward = !in_two,
+                                    .backward_input = in_two,
+                                    .evaluate = true,
+                                    .axes = Axis::tensor};
     sum.emplace(width, options);
   }
   void visit(ModuleVisitor& visitor) override {
@@ -90,7 +94,7 @@ struct Layer final : Module {
     const Values w = read(window.stream(), window.parameter(*weight).data(), size);
     Values dx(width);
     for (std::size_t i = 0; i < size; ++i) dx[i % width] += dy[i / width] * (1 - y[i / width] * y[i / width]) * w[i];
-    return dx;
+    return summed(window, dx);
   }
   // Goes back through the latest call of forward.
   Values backward(Window& window, const Values& dy) { return backward(window, latest_x, latest_y, dy); }
@@ -98,7 +102,8 @@ struct Layer final : Module {
     Values dw(size);
     for (std::size_t i = 0; i < size; ++i) dw[i] = dy[i / width] * (1 - y[i / width] * y[i / width]) * x[i % width];
     if (window.trains(*weight)) copy(window.stream(), window.gradient(*weight).data(), dw.data(), size * sizeof(float));
-    return summed(window, backward_input(window, y, dy));
+    const bool is_rest = sum && sum->spec().backward_input;
+    return is_rest ? Values() : backward_input(window, y, dy);
   }
 
   std::optional<Parameter> weight{std::in_place, Shape{width, width}, Initial::normal(0.0f, 0.7f)};
@@ -116,7 +121,7 @@ struct Part final : PipelinePart {
         begin(part * cut.layers / parts),
         layers((part + 1) * cut.layers / parts - begin) {
     for (Layer& each : layers)
-      if (cut.slices > 1) each.slice(cut.slices);
+      if (cut.slices > 1) each.slice(cut.slices, cut.kind == ScheduleKind::zb_h1);
     if (cut.buffered && *cut.buffered >= begin && *cut.buffered < begin + layers.size())
       layers[*cut.buffered - begin].seen.emplace(Shape{2}, Initial::zeros());
   }

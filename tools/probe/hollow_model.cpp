@@ -46,6 +46,7 @@ void HollowModel::add(const plan::UnitSpec& spec) {
                                     .type = each.type,
                                     .forward = each.forward,
                                     .backward = each.backward,
+                                    .backward_input = each.backward_input,
                                     .evaluate = each.evaluate,
                                     .axes = each.axes,
                                     .overlaps = each.overlaps};

@@ -526,14 +526,12 @@ void check_stages(const CommandLine& line, const PlanRequest& request) {
   const bool has_stages = setting.stages() > 1;
   if (has_stages && !request.subject->has_stages())
     throw OptionError("--mesh: only a GPT is cut into stages along pipeline here");
-  tessera::trainer::check_schedule(
-      line, setting.schedule,
-      {.stages = setting.stages(),
-       .micro_batches = setting.options.micro_batches,
-       .layers = has_stages ? request.subject->layers() : 0,
-       .cuts = setting.options.mesh ? setting.options.mesh->size(tessera::Axis::tensor | tessera::Axis::context) : 1,
-       .recompute = setting.activation_checkpointing},
-      "--micro-batches");
+  tessera::trainer::check_schedule(line, setting.schedule,
+                                   {.stages = setting.stages(),
+                                    .micro_batches = setting.options.micro_batches,
+                                    .layers = has_stages ? request.subject->layers() : 0,
+                                    .recompute = setting.activation_checkpointing},
+                                   "--micro-batches");
   if (!has_stages) return;
   if (setting.options.offload.activations != tessera::MemorySpace::device)
     throw OptionError("--offload activations is not possible with stages along pipeline: leave them on the device");

@@ -97,7 +97,6 @@ void check_pipeline(const CommandLine& line, GptOptions& options) {
                  {.stages = stages_of(options.run),
                   .micro_batches = options.run.accumulate,
                   .layers = options.layers,
-                  .cuts = options.run.mesh_of_job().size(tessera::Axis::tensor | tessera::Axis::context),
                   .recompute = options.activation_checkpointing},
                  "--accumulate");
   check_stages(line, options.run);

@@ -69,8 +69,7 @@ void add_schedule_options(CommandLine& line, ScheduleOptions& options, const cha
       "--schedule", options.kind,
       {{"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"interleaved", interleaved}, {"zb-h1", zb_h1}},
       fmt::format("How the {} micro-batches flow through the stages of --mesh pipeline=N,…; zb-h1 of layers that are "
-                  "whole and computed "
-                  "once [1f1b]",
+                  "computed once [1f1b]",
                   micro_batches));
   line.whole("--chunks", options.chunks, {1, 1024},
              fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
@@ -93,10 +92,6 @@ tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const Sched
         fmt::format("--mesh: {} stages of {} chunk{} need as many layers, and there are {}: take fewer stages or "
                     "chunks, or a model of more layers",
                     of.stages, options.chunks, options.chunks == 1 ? "" : "s", of.layers));
-  } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.cuts > 1) {
-    throw OptionError(
-        "--schedule zb-h1 goes back through whole layers and sequences: leave tensor and context out of --mesh, or "
-        "choose 1f1b");
   } else if (options.kind == tessera::plan::ScheduleKind::zb_h1 && of.recompute) {
     throw OptionError(
         "--schedule zb-h1 keeps what --activation-checkpointing would compute again: leave it out, or choose 1f1b");

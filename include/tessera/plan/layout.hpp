@@ -87,7 +87,8 @@ struct CollectiveSpec {
   std::size_t elements = 0;                  // that each rank brings; of reduce_scatter, that each gets; of
                                              // all_to_all, that each brings for each
   bool forward = true;                       // and recompute
-  bool backward = true;
+  bool backward = true;                      // the second of two, where these go back in two
+  bool backward_input = false;
   bool evaluate = false;
   // Default: those along which ranks have the unit in common. Ranks that train by themselves stay apart in any case. In
   // a Plan: always set.

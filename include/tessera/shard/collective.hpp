@@ -4,7 +4,7 @@
 // verified, counted, simulated and traced.
 //
 // Order. Each window of the kinds that the options name does it once. A unit's collectives come in the order in which
-// visit() names them, in backward windows in reverse. Window::contribution() shows where this rank writes what it
+// visit() names them, in windows that go back in reverse. Window::contribution() shows where this rank writes what it
 // brings, Window::collect() runs it. One that comes out of order, twice, not at all, or in a window of another kind is
 // a UsageError that names unit and rank.
 //
@@ -47,8 +47,9 @@ struct CollectiveOptions {
   CollectiveKind kind = CollectiveKind::all_gather;  // sums are formed in fp32, and rounded to the type once
   std::optional<DType> type = std::nullopt;          // none: fp64, which is not summed
   // Which windows do it.
-  bool forward = true;  // and recompute
-  bool backward = true;
+  bool forward = true;          // and recompute
+  bool backward = true;         // the second one, where a schedule goes back in two
+  bool backward_input = false;  // the first of the two
   bool evaluate = false;
   // The ranks that take part differ along these axes; default: all along which ranks have the unit in common. Where
   // ranks train by themselves, only those that train together. A gather is along at most two axes of several ranks, a

@@ -3,7 +3,8 @@
 //                                                                    what its backward needs
 //   void backward(Window&, ActivationStack&, const Saved&, dy, dx)   writes dx, which the caller pushed; gives back
 //                                                                    what it pushed. dx without columns: not wanted
-// A pipeline may go back in two passes (plan::WindowKind::backward_input). Layers of a GPT without slices have these:
+// A pipeline may go back in two passes (plan::WindowKind::backward_input). Layers of a GPT have these, those that are
+// cut into slices with Slices::in_two:
 //   Between backward_input(Window&, ActivationStack&, const Saved&, dy, dx)   writes dx alone, and pushes what is left
 //                                                                             to form the parameters' gradients from
 //   void backward_parameters(Window&, ActivationStack&, const Saved&, const Between&)

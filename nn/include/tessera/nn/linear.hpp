@@ -101,6 +101,7 @@ class Linear final : public Module {
     MatrixView<T> dx;
     bool weights;
   };
+  MatrixView<const T> all_of(Window& window, const Saved& saved, MatrixView<const T> dy);
   void multiply_back(Window& window, ActivationStack& stack, const LinearBackward<T>& of, const Wanted& wanted);
 
   MatrixView<const T> weight(Window& window) const { return {parameter_of<T>(window, weight_), out_, in_}; }

@@ -17,6 +17,7 @@ struct ContextParts {
   std::size_t count = 1;  // ranks along it; 1: each has whole sequences
   std::size_t place = 0;  // this rank's along it
   std::size_t rows = 0;   // of the largest pass, on each of them
+  bool in_two = false;    // as Slices::in_two
 
   bool any() const { return count > 1; }
 };

@@ -31,6 +31,7 @@ struct Slices {
   std::size_t count = 1;  // ranks along Axis::tensor; 1: nothing is cut
   std::size_t place = 0;  // this rank's along it
   std::size_t rows = 0;   // of the largest pass, over all of these ranks
+  bool in_two = false;    // layers go back in two passes, each of which has collectives of its own
 
   bool any() const { return count > 1; }
   std::size_t part(std::size_t whole) const { return (whole + count - 1) / count; }
@@ -46,33 +47,29 @@ struct Slices {
   Part rows_of(std::size_t all) const { return any() ? part_of(all, part(rows)) : Part{0, all}; }
 };
 
-// Collectives are of whole backward passes.
-inline void require_one_backward_pass(bool is_cut) {
-  if (!is_cut) return;
-  throw UsageError(
-      "slices of layers (Axis::tensor) and parts of sequences (Axis::context) go back in one pass: choose another "
-      "schedule than zb-h1");
-}
-
 // A parameter that is the same on all of them has these.
 inline ParameterOptions alike_on(const Slices& slices) {
   return {.slice = slices.any() ? std::optional(plan::Slice{}) : std::nullopt};
 }
 
-enum class CollectiveWindows { forward, backward };
+// of_input: back, where the gradient of a layer's input is formed; of_weights: where those of its parameters are. Both
+// are one window where layers go back in one pass.
+enum class CollectiveWindows { forward, of_input, of_weights, of_both };
 
 // A collective of layers' elements over the slices. Throws UsageError for fp64, of which no sums are formed.
 template <Element T>
-CollectiveOptions sliced_collective(CollectiveKind kind, CollectiveWindows windows) {
+CollectiveOptions sliced_collective(CollectiveKind kind, CollectiveWindows windows, bool in_two = false) {
   if constexpr (std::is_same_v<T, double>) {
     throw UsageError("slices of layers (Axis::tensor) in fp64: choose fp32, bf16 or fp16");
   } else {
-    const bool forward = windows == CollectiveWindows::forward;
+    using enum CollectiveWindows;
+    const bool is_forward = windows == forward;
     return {.kind = kind,
             .type = dtype_of<T>,
-            .forward = forward,
-            .backward = !forward,
-            .evaluate = forward,
+            .forward = is_forward,
+            .backward = in_two ? windows == of_weights || windows == of_both : !is_forward,
+            .backward_input = in_two && (windows == of_input || windows == of_both),
+            .evaluate = is_forward,
             .axes = Axis::tensor};
   }
 }
@@ -86,7 +83,7 @@ class SlicedRows {
              bool overlaps = false)
       : slices_(slices),
         columns_(columns),
-        collective_(slices.part(slices.rows) * columns, options_of(kind, windows, overlaps)) {}
+        collective_(slices.part(slices.rows) * columns, options_of(kind, slices, windows, overlaps)) {}
 
   void visit(ModuleVisitor& visitor, std::string_view name) { visitor(name, collective_); }
 
@@ -117,8 +114,9 @@ class SlicedRows {
   }
 
  private:
-  static CollectiveOptions options_of(CollectiveKind kind, CollectiveWindows windows, bool overlaps) {
-    CollectiveOptions options = sliced_collective<T>(kind, windows);
+  static CollectiveOptions options_of(CollectiveKind kind, const Slices& slices, CollectiveWindows windows,
+                                      bool overlaps) {
+    CollectiveOptions options = sliced_collective<T>(kind, windows, slices.in_two);
     options.overlaps = overlaps;
     return options;
   }
@@ -135,7 +133,7 @@ class SpreadRows final : public Module {
  public:
   SpreadRows(const Slices& slices, std::size_t columns)
       : scatter_(CollectiveKind::reduce_scatter, slices, columns, CollectiveWindows::forward),
-        gather_(CollectiveKind::all_gather, slices, columns, CollectiveWindows::backward) {}
+        gather_(CollectiveKind::all_gather, slices, columns, CollectiveWindows::of_weights) {}
 
   void visit(ModuleVisitor& visitor) override {
     scatter_.visit(visitor, "scatter");

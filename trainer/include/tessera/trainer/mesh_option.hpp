@@ -23,11 +23,10 @@ struct ScheduleOptions {
 // Adds --schedule and --chunks. `micro_batches`: the option that says how many there are.
 void add_schedule_options(CommandLine& line, ScheduleOptions& options, const char* micro_batches);
 // The shape on a mesh of so many layers. Throws OptionError for a schedule where the mesh has no stages, for chunks and
-// micro-batches that the schedule does not have, for more parts than layers, and for zb-h1 of layers that are cut into
-// slices or computed again.
+// micro-batches that the schedule does not have, for more parts than layers, and for zb-h1 of layers that are
+// computed again.
 struct ScheduledLayers {
   std::size_t stages, micro_batches, layers;
-  std::size_t cuts = 1;  // ranks that have slices of the same layers, and parts of the same sequences
   bool recompute = false;
 };
 tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const ScheduleOptions& options,
