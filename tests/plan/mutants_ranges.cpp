@@ -150,6 +150,10 @@ void operands_exchanged(const Plan& plan, const MutantSink& sink) {
         for (std::size_t b = 0; b < a; ++b) {
           if (accesses[a].range == accesses[b].range || accesses[a].tenant != accesses[b].tenant) continue;
           if (accesses[a].range.size == Bytes(0) || accesses[b].range.size == Bytes(0)) continue;
+          // A window finds what came of its collectives by the place, so that their order means nothing.
+          const bool both_came = accesses[a].role == Role::collected && accesses[b].role == Role::collected &&
+                                 accesses[a].mode == AccessMode::read && accesses[b].mode == AccessMode::read;
+          if (both_came) continue;
           Plan places = plan;
           auto& of_places = places.segments[s].operations[o].accesses;
           std::swap(of_places[a].range, of_places[b].range);

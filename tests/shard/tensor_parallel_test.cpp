@@ -75,7 +75,11 @@ struct Perceptron final : Module {
 
   static Values values_of(const Collected<float>& sum) { return {sum.first, sum.first + sum.values}; }
   static CollectiveOptions sum(bool forward) {
-    return {CollectiveKind::all_reduce, DType::fp32, forward, !forward, false, Axis::tensor};
+    return {.kind = CollectiveKind::all_reduce,
+            .type = DType::fp32,
+            .forward = forward,
+            .backward = !forward,
+            .axes = Axis::tensor};
   }
   std::size_t own;
   Parameter up, down, bias{{width}, Initial::normal(0.0f, 0.1f), {.slice = plan::Slice{}}};

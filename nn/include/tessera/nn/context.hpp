@@ -31,8 +31,8 @@ void drop_rows(Window& window, const SequenceBatch& sequences, std::size_t place
   });
 }
 
-// The exchange of matrices of one width, once in each window that forms outputs or gradients of inputs. A row holds `blocks` blocks (q, k and v, say), in each of
-// them the heads one after the other.
+// The exchange of matrices of one width, once in each window that forms outputs or gradients of inputs. A row holds
+// `blocks` blocks (q, k and v, say), in each of them the heads one after the other.
 template <Element T>
 class ContextExchange {
  public:
