@@ -106,6 +106,13 @@ void ContextExchange<T>::exchange(Window& window, MatrixView<const T> x, const C
     throw UsageError(fmt::format("context: a pass of {} rows, and the largest was said to have {}",
                                  x.elements() / columns_, parts_.rows));
   }
+  const std::span<T> brought = window.contribution<T>(collective_);
+  if (window.computes() && brought.size() != collective_.elements() * parts_.count) {
+    throw UsageError(
+        fmt::format("context: sequences are in {} parts, and {} ranks exchange them: give the mesh as many "
+                    "places along context as ContextParts::count says",
+                    parts_.count, brought.size() / collective_.elements()));
+  }
   const auto copy = [&](const T* from, T* to, const Chunks& chunks, std::size_t stride, bool goes) {
     ChunkCopy of{.from = reinterpret_cast<const std::byte*>(from),
                  .to = reinterpret_cast<std::byte*>(to),
@@ -120,7 +127,7 @@ void ContextExchange<T>::exchange(Window& window, MatrixView<const T> x, const C
     }
     enqueue(window, copy_chunks, of);
   };
-  copy(x.data, window.contribution<T>(collective_).data(), going, collective_.elements(), true);
+  copy(x.data, brought.data(), going, collective_.elements(), true);
   const Collected<T> came = window.collect<T>(collective_);
   copy(came.first, y.data, coming, came.stride, false);
 }

@@ -308,6 +308,7 @@ template <Element T>
 typename Linear<T>::Between Linear<T>::backward_input(Window& window, ActivationStack& stack, const Saved& saved,
                                                       MatrixView<const T> dy, MatrixView<T> dx,
                                                       MatrixView<const T> gelu_x) {
+  if (gathered_) gathered_->require_two_passes();
   const bool sums = cut_ == LinearCut::outputs;
   const MatrixView<const T> all = all_of(window, saved, dy);
   const LinearBackward<T> of{.x = {saved.x.data, all.rows, in_}, .weight = {}, .dy = all, .dx = {}, .gelu_x = gelu_x};

@@ -132,6 +132,7 @@ template <Element T>
 typename SelfAttention<T>::Between SelfAttention<T>::backward_input(Window& window, ActivationStack& stack,
                                                                     const Saved& saved, MatrixView<const T> dy,
                                                                     MatrixView<T> dx) {
+  require_two_passes(options_.parts.any(), options_.parts.in_two);
   const std::size_t rows = saved.proj.x.rows;
   const auto dqkv = stack.push<T>(rows, 3 * dim());
   Between between;

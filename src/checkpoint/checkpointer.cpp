@@ -310,6 +310,7 @@ class Checkpointer::Implementation {
     const Ages ages = ages_of(model_);
     put_scalars(model_, loaded);
     put_ages(model_, loaded, ages);
+    model_.drop_waiting();
     model_.shards_changed();
     return std::move(loaded.state);
   }

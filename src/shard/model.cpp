@@ -626,6 +626,8 @@ std::vector<const Parameter*> ShardedModel::waiting() const {
   return result;
 }
 
+void ShardedModel::drop_waiting() { state_->carried.clear(); }
+
 void AdaptedModel::recompile(plan::Program program) {
   if (!state().programs.empty()) {
     throw UsageError("recompile(program): the model's programs were declared by add_program()");

@@ -223,6 +223,32 @@ TEST_CASE("what_is_saved_in_the_background_is_what_stood_there_when_it_began") {
   }
 }
 
+// The states of a run that is given up would else come back with what is thawed.
+TEST_CASE("states_that_wait_are_dropped_when_a_checkpoint_is_loaded") {
+  const TemporaryFolder folder;
+  with_model({.ranks = 2}, [&](FullyShard& model) {
+    Checkpointer checkpoints(model, {.directory = folder.path()});
+    auto& parameter = const_cast<Parameter&>(*model.unit(1).parameters()[0]);
+    const auto moments = [&] { return model.whole(parameter, "m"); };
+    const std::vector<float> none(parameter.elements());
+    for (const bool loads : {false, true}) {
+      fill(model, 1);
+      const std::vector<float> before = moments();
+      REQUIRE(before != none);
+      parameter.set_frozen(true);
+      model.recompile();
+      if (loads) {
+        checkpoints.save(progress(7));
+        checkpoints.load(checkpoints.latest()->path);
+      }
+      CHECK(model.waiting().size() == (loads ? 0 : 1));
+      parameter.set_frozen(false);
+      model.recompile();
+      CHECK(moments() == (loads ? none : before));
+    }
+  });
+}
+
 TEST_CASE("a_step_that_stands_there_stays_and_with_other_contents_it_is_an_error") {
   const TemporaryFolder folder;
   save({.ranks = 2}, folder.path(), 7);

@@ -148,6 +148,7 @@ def check_refused(program):
                           ("--offload activations is not possible with a pipeline",
                            ["--mesh", "pipeline=2", "--offload", "activations", "--activation-checkpointing", "yes"]),
                           ("--accumulate-mode is not possible with a pipeline", ["--mesh", "pipeline=2", "--accumulate-mode", "reduced"]),
+                          ("no neighbours that a stage would talk to", ["--mesh", "pipeline=2", "--simulate-world", 2]),
                           ("needs --mesh with several places", ["--schedule", "1f1b"])]:
         done = trainer_runs.run(program, *MODEL, "--steps", 1, *options)
         assert done.returncode == 2 and text in done.stderr, done.stderr

@@ -72,6 +72,20 @@ TEST_CASE_TEMPLATE("ranks_exchange_all_heads_of_their_positions_for_their_heads_
   }
 }
 
+TEST_CASE("a_mesh_has_as_many_ranks_along_context_as_sequences_have_parts") {
+  launch({.ranks = 1}, [&](World& world) {
+    Exchanged<float> layer({.count = 3, .rows = 2}, 3, 1);
+    FullyShard model(world, on_mesh(1));
+    model.add(layer, "layer");
+    model.finalize(Sgd{.learning_rate = 1});
+    std::vector<float> x(6), y(6);
+    const auto forward = [&] {
+      model.forward(layer, MatrixView<const float>{x.data(), 2, 3}, MatrixView<float>{y.data(), 6, 1}, 1);
+    };
+    CHECK_THROWS_WITH_AS(forward(), doctest::Contains("in 3 parts, and 1 ranks exchange them"), UsageError);
+  });
+}
+
 // Which part of sequences, and which of a part's rows, a rank has.
 struct Place {
   std::size_t parts = 1, part = 0, slices = 1, slice = 0;

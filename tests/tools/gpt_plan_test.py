@@ -122,7 +122,8 @@ def check_stages(tool, program, folder, axes, ranks_of_stage, rows):
 
 
 def check_refused(tool):
-    for text, options in [("only a GPT is cut into stages", ["--mlp", "8x8", "--mesh", "pipeline=2"]),
+    for text, options in [("leave --granules or context out", [*SHAPE, "--mesh", "shard=2,context=2", "--granules", 4]),
+                          ("only a GPT is cut into stages", ["--mlp", "8x8", "--mesh", "pipeline=2"]),
                           ("leave them on the device", [*SHAPE, "--mesh", "pipeline=2", "--offload", "activations",
                                                         "--activation-checkpointing", "yes"]),
                           ("add up in fp32 before they travel", [*SHAPE, "--mesh", "pipeline=2", "--micro-batches", 2, "--wire", "int8"]),

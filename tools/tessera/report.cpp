@@ -207,8 +207,11 @@ std::string activations_note(const PlanReport& report) {
     return fmt::format("activations are those of {} on a CPU, scratch memory of its convolutions included\n",
                        counted(report.setting.batch, "image", "images"));
   }
-  return fmt::format("activations are those of {} of {} tokens\n",
-                     counted(report.setting.batch, "sequence", "sequences"), report.subject.seq());
+  const std::size_t contexts = report.setting.contexts();
+  const std::string part =
+      contexts == 1 ? "" : fmt::format(", {} of them on each rank", report.subject.seq() / contexts);
+  return fmt::format("activations are those of {} of {} tokens{}\n",
+                     counted(report.setting.batch, "sequence", "sequences"), report.subject.seq(), part);
 }
 
 std::string verdict(const plan::Verification& verification) {

@@ -341,8 +341,8 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
   line.flag(
       "--meshes", request.freedom.meshes,
       "With --fit: also a GPT's slices among 2, 4 and 8 ranks along tensor, and as many stages along pipeline as "
-      "there are micro-batches or fewer (1f1b, without recomputation), the rest of the ranks sharding. Nothing moves "
-      "to the host's memory then");
+      "there are micro-batches or fewer (1f1b, without recomputation), the rest of the ranks sharding; no parts of "
+      "sequences along context. Nothing moves to the host's memory then");
   line.take({"--host-memory", "SIZE",
              "With --fit: the host's memory of a rank. What has to move and is more than that goes to the disk with "
              "--offload-to disk:FOLDER, which without --host-memory takes all that moves [no limit]"},
@@ -502,6 +502,8 @@ void check_cuts(const PlanRequest& request) {
   const std::size_t slices = request.setting.options.mesh->size(tessera::Axis::tensor);
   const std::size_t contexts = request.setting.contexts();
   if (slices * contexts == 1) return;
+  if (contexts > 1 && request.setting.options.granules > 0)
+    throw OptionError("--granules: parts of sequences change last bits: leave --granules or context out");
   if (!subject.has_slices()) {
     throw OptionError(slices > 1 ? "--mesh: only a GPT's layers have slices along tensor here"
                                  : "--mesh: only a GPT's sequences have parts along context here");

@@ -9,6 +9,11 @@ std::size_t stages_of(const RunOptions& options) { return options.mesh_of_job().
 
 void check_stages(const CommandLine& line, const RunOptions& options) {
   if (stages_of(options) == 1) return;
+  if (options.simulated) {
+    throw OptionError(
+        "--simulate-world has no neighbours that a stage would talk to: leave pipeline out of --mesh, or ask `tessera "
+        "plan --mesh`");
+  }
   for (const char* name : {"--granules", "--outer-every", "--accumulate-mode"}) {
     if (line.given(name)) throw OptionError(fmt::format("{} is not possible with a pipeline: leave it out", name));
   }

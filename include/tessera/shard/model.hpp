@@ -75,6 +75,8 @@ class ShardedModel {
   void recompile();
   // The frozen parameters whose states wait so, of which checkpoints have none.
   std::vector<const Parameter*> waiting() const;
+  // States that wait so are those of a run that is given up: they begin at zero when they are trained again.
+  void drop_waiting();
 
   const plan::Plan& plan() const;
   // Those of all roles, in their order; where ranks have none, the one.

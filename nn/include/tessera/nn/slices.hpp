@@ -47,6 +47,14 @@ struct Slices {
   Part rows_of(std::size_t all) const { return any() ? part_of(all, part(rows)) : Part{0, all}; }
 };
 
+// Throws UsageError for layers that are cut, among slices or parts of sequences, and that were not made for two passes.
+inline void require_two_passes(bool is_cut, bool in_two) {
+  if (!is_cut || in_two) return;
+  throw UsageError(
+      "layers go back in two passes, and their collectives are of one: make them with Slices::in_two, and "
+      "ContextParts::in_two");
+}
+
 // A parameter that is the same on all of them has these.
 inline ParameterOptions alike_on(const Slices& slices) {
   return {.slice = slices.any() ? std::optional(plan::Slice{}) : std::nullopt};
@@ -88,6 +96,7 @@ class SlicedRows {
   void visit(ModuleVisitor& visitor, std::string_view name) { visitor(name, collective_); }
 
   void begin(Window& window) { window.begin<T>(collective_); }
+  void require_two_passes() const { nn::require_two_passes(true, slices_.in_two); }
 
   // An all-gather: all rows of the pass, of which this rank brings its own. The result stays until the next collective.
   MatrixView<const T> gather(Window& window, MatrixView<const T> mine, std::size_t all) {
