@@ -73,17 +73,16 @@ TEST_CASE_TEMPLATE("ranks_exchange_all_heads_of_their_positions_for_their_heads_
 }
 
 TEST_CASE("a_mesh_has_as_many_ranks_along_context_as_sequences_have_parts") {
-  launch({.ranks = 1}, [&](World& world) {
+  const auto run = [](World& world) {
     Exchanged<float> layer({.count = 3, .rows = 2}, 3, 1);
     FullyShard model(world, on_mesh(1));
     model.add(layer, "layer");
     model.finalize(Sgd{.learning_rate = 1});
     std::vector<float> x(6), y(6);
-    const auto forward = [&] {
-      model.forward(layer, MatrixView<const float>{x.data(), 2, 3}, MatrixView<float>{y.data(), 6, 1}, 1);
-    };
-    CHECK_THROWS_WITH_AS(forward(), doctest::Contains("in 3 parts, and 1 ranks exchange them"), UsageError);
-  });
+    model.forward(layer, MatrixView<const float>{x.data(), 2, 3}, MatrixView<float>{y.data(), 6, 1}, std::size_t{1});
+  };
+  CHECK_THROWS_WITH_AS(launch({.ranks = 1}, run), doctest::Contains("in 3 parts, and 1 ranks exchange them"),
+                       UsageError);
 }
 
 // Which part of sequences, and which of a part's rows, a rank has.
