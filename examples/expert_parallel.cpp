@@ -70,13 +70,9 @@ struct Expert : Linear {
     });
     return to;
   }
-  static tessera::CollectiveOptions options(bool forward) {
+  static tessera::CollectiveOptions options(bool forward, tessera::AxisSet axes = tessera::Axis::replicate) {
     using enum tessera::CollectiveKind;
-    return {.kind = all_to_all,
-            .type = tessera::DType::fp32,
-            .forward = forward,
-            .backward = !forward,
-            .axes = tessera::Axis::replicate};
+    return {.kind = all_to_all, .type = tessera::DType::fp32, .forward = forward, .backward = !forward, .axes = axes};
   }
   std::size_t replicas;
   Values x = y, dy = y, mine = Values(tokens * width), dmine = mine;
