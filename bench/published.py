@@ -222,7 +222,7 @@ class Predictor:
     def __init__(self, tessera, machines, folder):
         self.tessera, self.machines, self.folder = tessera, machines, pathlib.Path(folder)
 
-    def machine_file(self, wanted, one):
+    def machine_of(self, wanted, one):
         content = json.loads((self.machines / f"{wanted['base']}.json").read_text())
         if wanted["bandwidth"]:
             share = 0.8 if "roce" in wanted["base"] else 0.9
@@ -230,23 +230,22 @@ class Predictor:
         if one["half"]:
             content["network"]["bandwidth"] *= 2
         content["ranks_per_host"] = wanted["per_host"]
-        self.memory = content["memory"]
-        path = self.folder / "machine.json"
-        path.write_text(json.dumps(content))
-        return path
+        return content
 
     def rate(self, wanted, one, factor):
-        """Tokens per second and rank, or TFLOP/s where a token's FLOPs are given, with computation `factor` times as fast as the machine's file says."""
-        shape = []
+        """Tokens per second and rank, or TFLOP/s where a token's FLOPs are given, with computation `factor` times as fast as the
+        machine's file says."""
+        shape, machine_file, machine_now = [], self.folder / "machine.json", self.machine_of(wanted, one)
+        machine_file.write_text(json.dumps(machine_now))
         if model := one.get("model"):
             units = self.folder / "units.json"
             units.write_text(json.dumps({"units": model["units"], "program": program(model["units"], one["recompute"])}))
             shape = ["--units", units, "--world", one["ranks"]]
-        command = [self.tessera, "plan", "--time", "--json", "--machine", self.machine_file(wanted, one), *shape,
+        command = [self.tessera, "plan", "--time", "--json", "--machine", machine_file, *shape,
                    "--batch", one["batch"], "--seq", one["seq"], "--precision", "bf16",
                    "--whatif", f"compute={factor:.6f}x", *one["options"]]
         found = json.loads(turns.run(command))
-        longer = 1 + one.get("more_bytes", 0) / (factor * self.memory) / found["step_seconds"]
+        longer = 1 + one.get("more_bytes", 0) / (factor * machine_now["memory"]) / found["step_seconds"]
         return found["time"]["tokens_per_second_and_rank"] * one.get("flops", 1) / longer
 
     def fitted_factor(self, wanted, one, published):

@@ -39,9 +39,7 @@ def of(mesh, accumulate=1, inside=""):
 def train(program, *options):
     with tempfile.TemporaryDirectory() as folder:
         steps = trainer_runs.train(program, folder, *MODEL, "--clip", CLIP, *options)
-    for rank in steps[-1]["memory"]["ranks"]:
-        for name, both in rank["categories"].items():
-            assert both["measured"] in (None, both["planned"]), (options, name, both)
+    bitwise_runs.check_memory(steps[-1]["memory"]["ranks"])
     return steps
 
 

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 
+import mesh_runs
 import process_runs
 import trainer_runs
 
@@ -24,28 +25,6 @@ MODES = ["--test-delays", 5, "--test-poison", "--test-touch", "--test-queue"]
 def train(program, steps, *options, by=trainer_runs.train):
     with tempfile.TemporaryDirectory() as folder:
         return by(program, folder, *MODEL, "--steps", steps, "--eval-every", steps, *options)
-
-
-def bits(steps):
-    return [(step["loss_bits"], step["grad_norm_bits"], step.get("held_out_loss_bits")) for step in steps]
-
-
-def check_near(one, parted, tolerance):
-    for step, other in zip(one, parted):
-        for name in ["loss", "grad_norm", "held_out_loss"]:
-            near = 20 * tolerance if name == "grad_norm" else tolerance  # it moves more than losses do
-            same = name not in step or math.isclose(step[name], other[name], rel_tol=near)
-            assert same, f"step {step['step']}: {name} is {other[name]} and on one rank {step[name]}"
-
-
-def check_memory(steps, ranks, measurable):
-    activations = []
-    for rank in steps[-1]["memory"]["ranks"]:
-        for name, both in rank["categories"].items():
-            assert both["measured"] == (both["planned"] if measurable else None), (name, both)
-        activations.append(rank["categories"]["activations"]["planned"])
-    assert len(activations) == ranks
-    return activations
 
 
 def mesh_of(stages, data, slices, contexts=1):
@@ -63,13 +42,13 @@ def check_mesh(program, mesh, accumulate, steps, measurable):
         # In a selection each schedule has another strategy.
         for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
             runs = train(program, steps, *common, "--strategy", strategy, "--schedule", *schedule)
-            check_near(one, runs, 1e-5)
-            found.add(str(bits(runs)))
-            held = check_memory(runs, math.prod(mesh), measurable)
+            mesh_runs.check_near(one, runs, 1e-5)
+            found.add(str(mesh_runs.bits(runs)))
+            held = mesh_runs.check_memory(runs, math.prod(mesh), measurable)
             activations["recomputed" if "--activation-checkpointing" in schedule else schedule[0]] = held
     if not REDUCED:
         by_processes = process_runs.trained_by("torchrun", None)
-        found.add(str(bits(train(program, steps, "--ranks", math.prod(mesh), *common, by=by_processes))))
+        found.add(str(mesh_runs.bits(train(program, steps, "--ranks", math.prod(mesh), *common, by=by_processes))))
     assert len(found) == 1, f"{mesh}: schedules, strategies and processes have other bits"
     # GPipe holds all micro-batches everywhere; 1F1B's last stage one.
     assert activations["gpipe"][-1] > activations["1f1b"][-1], (mesh, activations)
@@ -86,11 +65,11 @@ def check_narrow(program):
                 train(program, 4, *mesh, *common, "--schedule", "1f1b", "--metrics-per-rank", "--sample", 0)]
         runs.append(train(program, 4, *mesh, *common, "--fp32-units", "blocks.1,final", "--schedule", "zb-h1"))
         runs.append(train(program, 4, *mesh, *common, "--fp32-units", "blocks.1,final"))
-        assert bits(runs[0]) == bits(runs[1]) != bits(runs[2]) == bits(runs[3]), precision
+        assert mesh_runs.bits(runs[0]) == mesh_runs.bits(runs[1]) != mesh_runs.bits(runs[2]) == mesh_runs.bits(runs[3]), precision
         for step in runs[1]:  # of the last stage, which has one
             figures = step["ranks"]["loss"]
             assert math.isclose(figures["min"], step["loss"], rel_tol=1e-6) and figures["max_rank"] >= slices, figures
-        check_near(one, runs[0], 0.02)
+        mesh_runs.check_near(one, runs[0], 0.02)
 
 
 def check_checkpoints(program):
@@ -108,7 +87,9 @@ def check_checkpoints(program):
                                       *options)
         first = run((2, 2, 2), 1, "--dump-weights", f"{folder}/weights")[-1]
         assert first["loss_bits"] == whole[0]["loss_bits"]
-        check_near(whole[1:3], [run((8, 1, 1), 2, "--resume")[-1], run((2, 1, 3), 3, "--resume")[-1]], 1e-5)
+        ends = [run((8, 1, 1), 2, "--resume")[-1], run((2, 1, 3), 3, "--resume")[-1]]
+        trained = [{name: step[name] for name in ["step", "loss", "grad_norm"]} for step in ends]  # they evaluate where they stop
+        mesh_runs.check_near(whole[1:3], trained, 1e-5)
         saved = None
         for mesh in meshes:
             there = f"{folder}/{mesh}"
@@ -116,7 +97,7 @@ def check_checkpoints(program):
             run(mesh, 3, "--resume", "--dump-weights", f"{there}.weights", to=mesh)
             weights = trainer_runs.read_safetensors(f"{there}.weights")
             assert weights == (saved := saved or weights), mesh
-            check_near(whole[3:], run(mesh, 4, "--resume", to=mesh)[-1:], 1e-5)
+            mesh_runs.check_near(whole[3:], run(mesh, 4, "--resume", to=mesh)[-1:], 1e-5)
             if REDUCED and mesh not in [(1, 1, 1), (2, 1, 3)]:
                 continue
             # A step of no learning rate shows what was loaded.

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 import made_images
+import mesh_runs
 import process_runs
 import trainer_runs
 
@@ -39,35 +40,6 @@ class Trainer:
             return by(self.program, folder, *self.common, *options)
 
 
-def bits(steps):
-    return [(step["loss_bits"], step["grad_norm_bits"], step.get("held_out_loss_bits"), step.get("accuracy"))
-            for step in steps]
-
-
-def check_near(one, parted, tolerance):
-    assert len(one) == len(parted)
-    for step, other in zip(one, parted):
-        for name in ["loss", "grad_norm", "held_out_loss"]:
-            near = 20 * tolerance if name == "grad_norm" else tolerance  # it moves more than losses do
-            if step.get(name) is None:  # gradients that overflow have no norm
-                assert other.get(name) is None, (name, other)
-                continue
-            same = other[name] is not None and math.isclose(step[name], other[name], rel_tol=near)
-            assert same, f"step {step['step']}: {name} is {other[name]} and on one rank {step[name]}"
-        for name in ["accuracy", "top5_accuracy", "held_out_samples"]:
-            assert tolerance > 1e-5 or step.get(name) == other.get(name), (name, step, other)
-
-
-def check_memory(steps, ranks, measurable):
-    activations = []
-    for rank in steps[-1]["memory"]["ranks"]:
-        for name, both in rank["categories"].items():
-            assert both["measured"] == (both["planned"] if measurable else None), (name, both)
-        activations.append(rank["categories"]["activations"]["planned"])
-    assert len(activations) == ranks
-    return activations
-
-
 def check_mesh(trainer, one, mesh, length, measurable):
     common = [*mesh_options(mesh), *length]
     found, activations = set(), {}
@@ -75,13 +47,13 @@ def check_mesh(trainer, one, mesh, length, measurable):
         # In a selection each schedule has another strategy.
         for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
             steps = trainer.train(*common, "--strategy", strategy, "--schedule", *schedule)
-            check_near(one, steps, 1e-5)
-            found.add(str(bits(steps)))
-            activations[schedule[0]] = check_memory(steps, math.prod(mesh), measurable)
+            mesh_runs.check_near(one, steps, 1e-5)
+            found.add(str(mesh_runs.bits(steps)))
+            activations[schedule[0]] = mesh_runs.check_memory(steps, math.prod(mesh), measurable)
     if not REDUCED or mesh == (2, 1):
         by_processes = process_runs.trained_by("torchrun", None)
         options = ["--ranks", math.prod(mesh), *common]
-        found.add(str(bits(trainer.train(*options, by=by_processes))))
+        found.add(str(mesh_runs.bits(trainer.train(*options, by=by_processes))))
     assert len(found) == 1, f"{mesh}: schedules, strategies and processes have other bits"
     # GPipe holds all micro-batches everywhere; 1F1B's last stage one.
     assert activations["gpipe"][-1] > activations["1f1b"][-1], (mesh, activations)
@@ -92,8 +64,8 @@ def check_narrow(trainer):
         common = ["--steps", 4, "--precision", precision]
         one = trainer.train(*mesh_options((1, 1)), *common)
         runs = [trainer.train(*mesh_options((2, 1)), *common, "--schedule", schedule) for schedule in ["gpipe", "1f1b", "zb-h1"]]
-        assert bits(runs[0]) == bits(runs[1]) == bits(runs[2]), precision
-        check_near(one, runs[0], 0.02)
+        assert mesh_runs.bits(runs[0]) == mesh_runs.bits(runs[1]) == mesh_runs.bits(runs[2]), precision
+        mesh_runs.check_near(one, runs[0], 0.02)
 
 
 def check_checkpoints(trainer):
@@ -107,15 +79,15 @@ def check_checkpoints(trainer):
             end = ["--stop-after", stop] if stop < 6 else []
             return trainer.train(*meshes[mesh], "--steps", 6, *end, "--checkpoint-dir", f"{folder}/{to}", *options)
         first = run((2, 2), 2, "run")
-        assert bits(first)[0] == bits(whole)[0]
+        assert mesh_runs.bits(first)[0] == mesh_runs.bits(whole)[0]
         for mesh in meshes:
             shutil.copytree(f"{folder}/run", f"{folder}/{mesh}")
             run(mesh, 2, mesh, "--resume", "--dump-weights", f"{folder}/{mesh}.weights")
             weights = trainer_runs.read_safetensors(f"{folder}/{mesh}.weights")
             assert weights == (saved := saved or weights), mesh
             rest = run(mesh, 6, mesh, "--resume")[-4:]
-            check_near(whole[2:], rest, 1e-5)
-            assert mesh not in [(2, 2), "chunks"] or bits(rest) == bits(whole[2:]), mesh
+            mesh_runs.check_near(whole[2:], rest, 1e-5)
+            assert mesh not in [(2, 2), "chunks"] or mesh_runs.bits(rest) == mesh_runs.bits(whole[2:]), mesh
 
 
 def check_refused(trainer):

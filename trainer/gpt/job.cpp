@@ -91,17 +91,6 @@ void add_data_options(CommandLine& line, GptOptions& options) {
   line.real("--temperature", options.temperature, {0, 100}, "Of the choice of each byte; 0: always the likeliest");
 }
 
-// Refuses what a pipeline does not have, and what nothing but a pipeline has.
-void check_pipeline(const CommandLine& line, GptOptions& options) {
-  check_schedule(line, options.schedule,
-                 {.stages = stages_of(options.run),
-                  .micro_batches = options.run.accumulate,
-                  .layers = options.layers,
-                  .recompute = options.activation_checkpointing},
-                 "--accumulate");
-  check_stages(line, options.run);
-}
-
 std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -163,7 +152,8 @@ std::optional<GptOptions> parse_options(int argc, char** argv) {
   options.temperature_given = line.given("--temperature");
   check(options);
   check_run_options(line, options.run);
-  check_pipeline(line, options);
+  check_stages(line, options.run, options.schedule,
+               {.layers = options.layers, .recompute = options.activation_checkpointing});
   return options;
 }
 

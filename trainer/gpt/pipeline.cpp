@@ -26,7 +26,9 @@ class GptStages final : public GptTraining {
   GptStages(tessera::World& world, const Job& job)
       : GptTraining(world, job),
         stages_(world, job.sharding, shape_on(world, job),
-                {.batch = job.options.run.batch, .kind = job.options.schedule.kind, .shape = schedule_shape()}) {}
+                {.batch = job.options.run.batch,
+                 .kind = job.options.schedule.kind,
+                 .shape = schedule_shape(job.options.run, job.options.schedule)}) {}
 
   tessera::FullyShard& model() override { return stages_.pipeline->model(); }
   void finalize(const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) override {
@@ -40,7 +42,6 @@ class GptStages final : public GptTraining {
 
   std::string headline() override {
     return train_gpt::headline(job_, model()) + stages_lines(job_.options.run, {.schedule = job_.options.schedule,
-                                                                                .shape = schedule_shape(),
                                                                                 .begins = stages_.split.begins,
                                                                                 .imbalance = stages_.split.imbalance});
   }
@@ -84,9 +85,6 @@ class GptStages final : public GptTraining {
     stages_.pipeline->evaluate();
   }
   std::size_t micro_batches_at_once() const override { return job_.options.run.accumulate; }
-  tessera::plan::ScheduleShape schedule_shape() const {
-    return {stages_of(job_.options.run), job_.options.run.accumulate, job_.options.schedule.chunks};
-  }
 
   FromDevice<float> unused_loss_{1};  // of micro-batches without samples
   std::vector<GptMicroBatch> micro_batches_;

@@ -75,8 +75,8 @@ void add_schedule_options(CommandLine& line, ScheduleOptions& options, const cha
              fmt::format("Parts of the model on each stage, with --schedule interleaved [{}]", options.chunks));
 }
 
-tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const ScheduleOptions& options,
-                                            const ScheduledLayers& of, const char* micro_batches) {
+void check_schedule(const CommandLine& line, const ScheduleOptions& options, const ScheduledLayers& of,
+                    const char* micro_batches) {
   const bool is_interleaved = options.kind == tessera::plan::ScheduleKind::interleaved;
   if (of.stages == 1) {
     for (const char* name : {"--schedule", "--chunks"}) {
@@ -96,7 +96,6 @@ tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const Sched
     throw OptionError(
         "--schedule zb-h1 keeps what --activation-checkpointing would compute again: leave it out, or choose 1f1b");
   }
-  return {of.stages, of.micro_batches, options.chunks};
 }
 
 }  // namespace tessera::trainer

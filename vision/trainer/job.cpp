@@ -116,18 +116,13 @@ std::optional<VisionOptions> parse_options(int argc, char** argv) {
     throw OptionError(fmt::format("--plot {}: a figure's name ends in .svg or .png", options.run.plot->string()));
   }
   check_run_options(line, options.run);
-  check_stages(line, options.run);
   if (stages_of(options.run) > 1 && !is_transformer(options.model)) {
     throw OptionError(fmt::format(
         "--mesh: stages take models that are a row of blocks: --model vit-s, vit-b or vit-l; {} is none, so leave "
         "pipeline out",
         to_string(options.model)));
   }
-  check_schedule(line, options.schedule,
-                 {.stages = stages_of(options.run),
-                  .micro_batches = options.run.accumulate,
-                  .layers = transformer_layers(options.model)},
-                 "--accumulate");
+  check_stages(line, options.run, options.schedule, {.layers = transformer_layers(options.model)});
   if (options.synchronised_norms && options.run.granules > 0) {
     throw OptionError(
         "--sync-batch-norm does not go with --granules: its moments are of the images that all ranks have at the same "
@@ -331,10 +326,6 @@ void scale_learning_rate(RunOptions& run, std::size_t epoch_steps) {
 }
 
 }  // namespace
-
-tessera::plan::ScheduleShape schedule_shape(const Job& job) {
-  return {stages_of(job.options.run), job.options.run.accumulate, job.options.schedule.chunks};
-}
 
 Job make_job(const VisionOptions& options) {
   Job job{.options = options, .data = load_images(options)};

@@ -73,9 +73,6 @@ VisionShape shape_of(const Job& job);
 // Returns the text of --check-data: how an epoch's images are dealt to the ranks.
 std::string dealt_images(const Job& job);
 
-// The schedule of a job in stages.
-tessera::plan::ScheduleShape schedule_shape(const Job& job);
-
 // Runs the job on this rank. Rank 0 prints, and writes `metrics` where there is one. Collective.
 void train(tessera::World& world, const Job& job, RunMetrics* metrics);
 

@@ -189,7 +189,9 @@ class VisionStages final : public VisionTraining<T> {
   VisionStages(tessera::World& world, const Job& job)
       : VisionTraining<T>(world, job),
         stages_(world, job.sharding, shape_of(job),
-                {.images = job.options.run.batch, .kind = job.options.schedule.kind, .shape = schedule_shape(job)}) {}
+                {.images = job.options.run.batch,
+                 .kind = job.options.schedule.kind,
+                 .shape = schedule_shape(job.options.run, job.options.schedule)}) {}
 
   tessera::FullyShard& model() override { return stages_.pipeline->model(); }
   void finalize(const std::function<std::unique_ptr<tessera::Optimizer>()>& optimizer) override {
@@ -203,10 +205,9 @@ class VisionStages final : public VisionTraining<T> {
   bool has_losses() const override { return stages_.pipeline->is_last(); }
   std::string headline() override {
     return VisionTraining<T>::headline() +
-           stages_lines(this->job_.options.run, {.schedule = this->job_.options.schedule,
-                                                 .shape = schedule_shape(this->job_),
-                                                 .begins = stages_.begins,
-                                                 .imbalance = stages_.imbalance});
+           stages_lines(
+               this->job_.options.run,
+               {.schedule = this->job_.options.schedule, .begins = stages_.begins, .imbalance = stages_.imbalance});
   }
 
   void train_micro_batch(const Training::MicroBatch& micro) override { train_micro_batches({&micro, 1}); }

@@ -104,9 +104,9 @@ class Checkpointer {
   // model gets what they had in common last where a part is enough. From one that was written without outer steps all
   // replicas set out, with an outer optimizer at rest. A fixed loss scale stays the model's own; a dynamic one goes on,
   // or begins anew after a run that scaled nothing. States that wait for a frozen parameter (waiting()) begin at zero
-  // when it is thawed. Returns what the training loop needs to go on. Tensors that are
-  // missing, unknown or of another shape are one DataError that names them all, before anything is replaced, as is a
-  // UsageError where ranks load different ones; after any other error the model's values are undefined. Synchronises.
+  // when it is thawed. Returns what the training loop needs to go on. Tensors that are missing, unknown or of another
+  // shape are one DataError that names them all, before anything is replaced, as is a UsageError where ranks load
+  // different ones; after any other error the model's values are undefined. Synchronises.
   CheckpointState load(const std::filesystem::path& checkpoint, LoadOptions options = {});
 
  private:

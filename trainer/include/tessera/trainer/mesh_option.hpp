@@ -22,15 +22,15 @@ struct ScheduleOptions {
 };
 // Adds --schedule and --chunks. `micro_batches`: the option that says how many there are.
 void add_schedule_options(CommandLine& line, ScheduleOptions& options, const char* micro_batches);
-// The shape on a mesh of so many layers. Throws OptionError for a schedule where the mesh has no stages, for chunks and
+// Throws OptionError for a schedule where the mesh has no stages, for chunks and
 // micro-batches that the schedule does not have, for more parts than layers, and for zb-h1 of layers that are
 // computed again.
 struct ScheduledLayers {
   std::size_t stages, micro_batches, layers;
   bool recompute = false;
 };
-tessera::plan::ScheduleShape check_schedule(const CommandLine& line, const ScheduleOptions& options,
-                                            const ScheduledLayers& of, const char* micro_batches);
+void check_schedule(const CommandLine& line, const ScheduleOptions& options, const ScheduledLayers& of,
+                    const char* micro_batches);
 
 }  // namespace tessera::trainer
 

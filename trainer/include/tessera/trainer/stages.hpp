@@ -16,12 +16,19 @@ namespace tessera::trainer {
 
 // Places along the axis pipeline; 1: no pipeline.
 std::size_t stages_of(const RunOptions& options);
-// Throws OptionError for options that stages do not have. After check_schedule().
-void check_stages(const CommandLine& line, const RunOptions& options);
+// Their micro-batches are those of --accumulate.
+plan::ScheduleShape schedule_shape(const RunOptions& options, const ScheduleOptions& schedule);
+// The blocks of a model that flows through stages.
+struct LayersOfStages {
+  std::size_t layers;
+  bool recompute = false;
+};
+// Throws OptionError for a schedule that there is not (check_schedule()), and for options that stages do not have.
+void check_stages(const CommandLine& line, const RunOptions& options, const ScheduleOptions& schedule,
+                  const LayersOfStages& of);
 // The schedule, which blocks the parts begin with, the bubble, and with --draw-plan the drawing.
 struct StagesInWords {
   const ScheduleOptions& schedule;
-  plan::ScheduleShape shape;
   std::span<const std::size_t> begins;
   double imbalance;
 };
