@@ -27,7 +27,7 @@ def train(options, folder, micro_batches, *where):
     metrics = pathlib.Path(folder) / "metrics.jsonl"
     said = turns.run([pathlib.Path(options.build) / "vision/trainer/train_vision", "--model", "vit-s", *options.rest, *where, "--threads", 1,
                       "--batch", IMAGES // micro_batches, "--accumulate", micro_batches, "--steps", WARM_UP + options.steps,
-                      "--eval-every", 0, "--metrics", metrics])
+                      "--eval-every", 0, "--eval-batches", 1, "--metrics", metrics])
     return said, [json.loads(line)["step_seconds"] for line in metrics.read_text(encoding="utf-8").splitlines()]
 
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """train_gpt on a mesh with stages, with and without shards and slices in each: the losses and norms of one rank, the same
-bits by every schedule and strategy, memory as planned on every rank, and what a pipeline does not have is refused.
+bits by every schedule and strategy and by processes, memory as planned on every rank, and what a pipeline does not have
+is refused.
 
-usage: gpt_pipeline_test.py TRAIN_GPT [--not-measurable]     where mmap cannot be interposed, "measured" is null
+usage: gpt_pipeline_test.py TRAIN_GPT [--not-measurable] [--mpirun MPIRUN]
+where mmap cannot be interposed, "measured" is null; without MPIRUN, processes are started as torchrun does alone
 """
+import argparse
 import itertools
 import math
 import os
 import shutil
-import sys
 import tempfile
 
 import mesh_runs
@@ -31,7 +33,7 @@ def mesh_of(stages, data, slices, contexts=1):
     return ["--mesh", f"pipeline={stages},shard={data},context={contexts},tensor={slices}"]
 
 
-def check_mesh(program, mesh, accumulate, steps, measurable):
+def check_mesh(program, mesh, accumulate, steps, measurable, mpirun):
     data, cuts = mesh[1], math.prod(mesh[2:])
     one = train(program, steps, "--ranks", 1, "--accumulate", data * accumulate, "--eval-batches", 2 * data)
     common = [*mesh_of(*mesh), "--accumulate", accumulate, "--eval-batches", 2]
@@ -46,8 +48,8 @@ def check_mesh(program, mesh, accumulate, steps, measurable):
             found.add(str(mesh_runs.bits(runs)))
             held = mesh_runs.check_memory(runs, math.prod(mesh), measurable)
             activations["recomputed" if "--activation-checkpointing" in schedule else schedule[0]] = held
-    if not REDUCED:
-        by_processes = process_runs.trained_by("torchrun", None)
+    for way in [] if REDUCED else ["torchrun", "mpirun"] if mpirun else ["torchrun"]:
+        by_processes = process_runs.trained_by(way, mpirun)
         found.add(str(mesh_runs.bits(train(program, steps, "--ranks", math.prod(mesh), *common, by=by_processes))))
     assert len(found) == 1, f"{mesh}: schedules, strategies and processes have other bits"
     # GPipe holds all micro-batches everywhere; 1F1B's last stage one.
@@ -138,17 +140,22 @@ def check_refused(program):
         assert done.returncode == 0 and text in done.stdout, done.stdout + done.stderr
 
 
-def main(program, *options):
-    measurable = "--not-measurable" not in options
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--not-measurable", action="store_true")
+    parser.add_argument("--mpirun")
+    options = parser.parse_args()
     meshes = [(2, 1, 3), (2, 2, 1, 2), (3, 2, 1)] if REDUCED else [
         mesh for mesh in itertools.product([2, 3, 4], [1, 2, 3], [1, 2, 3], [1, 2]) if math.prod(mesh) <= 8]
     for mesh in meshes:
-        check_mesh(program, mesh, {2: 4, 3: 6, 4: 8}[mesh[0]], 3 if REDUCED else 20, measurable)
-    check_narrow(program)
-    check_checkpoints(program)
-    check_text(program)
-    check_refused(program)
+        check_mesh(options.program, mesh, {2: 4, 3: 6, 4: 8}[mesh[0]], 3 if REDUCED else 20, not options.not_measurable,
+                   options.mpirun)
+    check_narrow(options.program)
+    check_checkpoints(options.program)
+    check_text(options.program)
+    check_refused(options.program)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
