@@ -9,6 +9,16 @@
 #include <type_traits>
 #include <utility>
 
+// Libtorch 1.13 does not say which node runs: then it is none. Overload resolution prefers a later libtorch's function,
+// which is no template; it sees both, because both namespaces stand in the global one. Where it does not, later ones'
+// pointers are of another type, and nothing compiles.
+namespace tessera_torch_unsaid {
+template <typename = void>
+std::shared_ptr<::torch::autograd::Node> get_current_node() {
+  return nullptr;
+}
+}  // namespace tessera_torch_unsaid
+
 namespace tessera::torch {
 
 using Node = ::torch::autograd::Node;
@@ -16,16 +26,8 @@ using NodePointer = decltype(::torch::autograd::impl::grad_accumulator(std::decl
 inline constexpr bool nodes_are_shared = std::is_same_v<NodePointer, std::shared_ptr<Node>>;
 using WeakNodePointer = std::conditional_t<nodes_are_shared, std::weak_ptr<Node>, c10::weak_intrusive_ptr<Node>>;
 
-// Libtorch 1.13 does not say which node runs: then it is none. Overload resolution prefers a later libtorch's function,
-// which is no template.
-namespace unsaid {
-template <typename = void>
-NodePointer get_current_node() {
-  return NodePointer();
-}
-}  // namespace unsaid
 inline NodePointer node_that_runs() {
-  using namespace unsaid;
+  using namespace ::tessera_torch_unsaid;
   using namespace ::torch::autograd;
   return get_current_node();
 }
