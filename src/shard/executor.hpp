@@ -68,6 +68,7 @@ class Executor final : public WindowHost {
   void trace(std::shared_ptr<TraceRecorder> recorder);
   void require_training(std::string_view call) const { progress_.require_training(call); }
   void require_between_steps(std::string_view call) const { progress_.check_between_steps(call); }
+  bool is_between_steps() const { return progress_.begins_step(); }
 
   Stream& compute() { return stream(plan::StreamId::compute); }
   ModelMemory& memory() { return memory_; }

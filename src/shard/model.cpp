@@ -641,6 +641,8 @@ void AdaptedModel::recompile(plan::Program program) {
   }
 }
 
+bool AdaptedModel::is_between_steps() const { return state().executor().is_between_steps(); }
+
 void AdaptedModel::without_gradient_hook(const std::function<void()>& body) {
   GradientHook& hook = state().hook;
   const std::shared_ptr<void> ends(nullptr, [&, kept = hook](void*) { hook = kept; });

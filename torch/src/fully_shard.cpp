@@ -4,9 +4,10 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -46,11 +47,11 @@ class Turn : public ::torch::autograd::Node {
  public:
   explicit Turn(std::function<void()> reached) : reached_(std::move(reached)) {}
 
-  // On the device whose nodes it stands between: autograd has an order for each.
-  static at::Tensor root(at::Device device, std::function<void()> reached) {
-    at::Tensor tensor = at::zeros({}, device);
-    ::torch::autograd::create_gradient_edge(tensor, make_node<Turn>(std::move(reached)));
-    return tensor;
+  // The nodes that it stands between are on the device of its gradient: autograd has an order for each.
+  static NodePointer root(const at::Tensor& gradient, std::function<void()> reached) {
+    NodePointer turn = make_node<Turn>(std::move(reached));
+    turn->add_input_metadata(gradient);
+    return turn;
   }
 
   ::torch::autograd::variable_list apply(::torch::autograd::variable_list&&) override {
@@ -61,6 +62,11 @@ class Turn : public ::torch::autograd::Node {
  private:
   std::function<void()> reached_;
 };
+
+at::Tensor scalar_on(at::Device device) {
+  const c10::InferenceMode normal(false);
+  return at::zeros({}, device);
+}
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   return std::any_of(patterns.begin(), patterns.end(),
@@ -113,7 +119,7 @@ class ShardedModule::Implementation : public TensorOwner {
 
   void finalize(std::unique_ptr<Optimizer> optimizer) {
     if (phase_ != Phase::not_finalized) throw UsageError("finalize() was called twice, or inside learn()");
-    require_known("parameter", distinct_parameters(*module_));
+    require_known_parameters();
     require_known("buffer", distinct_buffers(*module_));
     require_registered();
     prepare_values(*module_, module_options_.initial != nullptr);
@@ -138,6 +144,7 @@ class ShardedModule::Implementation : public TensorOwner {
       for (BufferTensor* buffer : all_buffers_) buffer->to_runtime();
     });
     note_order();
+    of_turns_ = scalar_on(compute_->device());
     if (model.granules().total > 0) generators_.emplace(compute_->device());
     phase_ = Phase::idle;
   }
@@ -167,7 +174,7 @@ class ShardedModule::Implementation : public TensorOwner {
       case Phase::idle: break;
     }
     settle();
-    require_known("parameter", distinct_parameters(*module_));
+    require_known_parameters();
     follow_requires_grad();
     const Phase next = at::GradMode::is_enabled() ? Phase::forward : Phase::evaluation;
     if (next == Phase::forward) begin_micro_batch();
@@ -614,14 +621,7 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   bool is_between_steps() const { return !keeps_step_ && plan_is_between_steps(); }
-  bool plan_is_between_steps() const {
-    try {
-      sharded_->require_between_steps("zero_grad()");
-      return true;
-    } catch (const UsageError&) {
-      return false;
-    }
-  }
+  bool plan_is_between_steps() const { return sharded_->is_between_steps(); }
 
   // No graph leads to a trained parameter of the units that were used, nor to a checkpointed part.
   bool is_thrown_away() const {
@@ -650,7 +650,7 @@ class ShardedModule::Implementation : public TensorOwner {
   void begin_forward(std::size_t unit) {
     close();
     if (!used_.empty()) {
-      turns_.push_back(Turn::root(compute_->device(), [this, window = used_.size()] { turn_from(window); }));
+      turns_.push_back(Turn::root(of_turns_, [this, window = used_.size()] { turn_from(window); }));
     }
     open(unit, WindowKind::forward);
     used_.push_back(unit);
@@ -930,15 +930,15 @@ class ShardedModule::Implementation : public TensorOwner {
   }
 
   void run_backward(const at::Tensor& loss, const std::vector<Implementation*>& models) {
-    std::vector<at::Tensor> roots;
+    ::torch::autograd::edge_list roots;
     for (Implementation* model : models) {
-      for (at::Tensor& turn : std::exchange(model->turns_, {})) roots.push_back(std::move(turn));
+      for (NodePointer& turn : std::exchange(model->turns_, {})) roots.emplace_back(std::move(turn), 0);
     }
-    std::vector<at::Tensor> seeds(roots.size(), at::zeros({}, compute_->device()));
-    roots.push_back(loss);
+    std::vector<at::Tensor> seeds(roots.size(), of_turns_);
+    roots.push_back(::torch::autograd::impl::gradient_edge(loss));
     const at::Tensor scale = view_of(const_cast<float*>(sharded_->loss_scale()), {}, DType::fp32, compute_->device());
     seeds.push_back(at::ones_like(loss) * scale.to(loss.options()));
-    ::torch::autograd::backward(roots, seeds);
+    ::torch::autograd::Engine::get_default_engine().execute(roots, seeds, false, false, true);
   }
 
   void open(std::size_t unit, WindowKind kind) {
@@ -961,9 +961,14 @@ class ShardedModule::Implementation : public TensorOwner {
     for (const auto& parameter : units_[unit].parameters) parameter->hide();
   }
 
+  bool knows(const at::Tensor& tensor) const { return known_.contains(tensor.unsafeGetTensorImpl()); }
+  void require_known_parameters() const {
+    if (has_only(*module_, [this](const at::Tensor& parameter) { return knows(parameter); })) return;
+    require_known("parameter", distinct_parameters(*module_));
+  }
   void require_known(std::string_view kind, const std::vector<NamedTensor>& tensors) const {
     for (const NamedTensor& tensor : tensors) {
-      if (known_.contains(tensor.tensor.unsafeGetTensorImpl())) continue;
+      if (knows(tensor.tensor)) continue;
       throw UsageError(fmt::format(
           "{0} {1} of the module is not the one that was sharded: make and register every {0} before FullyShard", kind,
           tensor.name));
@@ -1057,7 +1062,8 @@ class ShardedModule::Implementation : public TensorOwner {
   std::thread::id thread_;                // whose they are
   std::size_t windows_before_ = 0;        // opened, when the outermost began
   UnitOrder used_;                        // units, since the last backward pass
-  std::vector<at::Tensor> turns_;         // one less
+  std::vector<NodePointer> turns_;        // one less
+  at::Tensor of_turns_;                   // the gradient that starts each
   std::size_t window_ = 0;                // of used_, that is open in a backward pass
   std::size_t reached_ = 0;               // the earliest one that may be
   std::size_t backward_begun_ = 0;        // the serial number of its first window

@@ -108,7 +108,20 @@ std::vector<NamedTensor> distinct(const List& list, std::unordered_set<const voi
   return tensors;
 }
 
+// A module's list itself, which torch shows to derived classes.
+struct OwnParameters : ::torch::nn::Module {
+  static const auto& of(const ::torch::nn::Module& module) { return module.*(&OwnParameters::parameters_); }
+};
+
 }  // namespace
+
+bool has_only(const ::torch::nn::Module& module, const std::function<bool(const at::Tensor&)>& known) {
+  for (const auto& parameter : OwnParameters::of(module)) {
+    if (parameter.value().defined() && !known(parameter.value())) return false;
+  }
+  const auto children = module.children();
+  return std::all_of(children.begin(), children.end(), [&](const auto& child) { return has_only(*child, known); });
+}
 
 std::vector<NamedTensor> distinct_parameters(const ::torch::nn::Module& module) {
   std::unordered_set<const void*> seen;

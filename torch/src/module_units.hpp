@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,5 +31,8 @@ std::vector<UnitMembers> divide(const ::torch::nn::Module& module, const Units& 
 // The module's parameters, and its buffers, as they are now, each once, in the order of declaration.
 std::vector<NamedTensor> distinct_parameters(const ::torch::nn::Module& module);
 std::vector<NamedTensor> distinct_buffers(const ::torch::nn::Module& module);
+
+// Whether each parameter that the module has now is `known`. Without names, which torch forms anew for every list.
+bool has_only(const ::torch::nn::Module& module, const std::function<bool(const at::Tensor&)>& known);
 
 }  // namespace tessera::torch

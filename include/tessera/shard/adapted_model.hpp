@@ -21,6 +21,9 @@ class AdaptedModel : public FullyShard {
   // program as it was, too.
   void recompile(plan::Program program);
 
+  // Whether a step or whatever else comes between steps may begin.
+  bool is_between_steps() const;
+
   // Calls `body`, inside which no hook on reduced gradients is called: it ends a step that will begin again.
   void without_gradient_hook(const std::function<void()>& body);
 };
