@@ -23,17 +23,20 @@ TESSERA_INLINED double power_of_two(std::int64_t exponent) {
   return __builtin_bit_cast(double, static_cast<std::uint64_t>(exponent + fp64_exponent_bias) << fp64_fraction_bits);
 }
 
+// From 2^(32 b - 1) to below 2^(32 b + 31) it is b. No square is so small that the dividend is negative.
+TESSERA_INLINED std::int64_t bin_of_square(double square) {
+  if (square == 0.0) return ExactSquares::none;
+  const auto exponent = static_cast<std::int64_t>(bits_of_fp64(square) >> fp64_fraction_bits) - fp64_exponent_bias;
+  return (exponent + 1 + bin_bits * ExactSquares::bin_zero) / bin_bits;
+}
+
 // The bin that a number's square belongs to, or the top that it gives a sum. `magnitude` is the number's bits without
 // its sign; of several numbers the one with the largest decides, and those of NaN are larger than those of infinity.
 TESSERA_INLINED std::int64_t top_of(std::uint32_t magnitude) {
   constexpr std::uint32_t infinity = 0x7f800000u;
   if (magnitude >= infinity) return magnitude == infinity ? ExactSquares::infinite : ExactSquares::nan;
   const double number = static_cast<double>(__builtin_bit_cast(float, magnitude));
-  const double square = number * number;
-  if (square == 0.0) return ExactSquares::none;
-  const auto exponent = static_cast<std::int64_t>(bits_of_fp64(square) >> fp64_fraction_bits) - fp64_exponent_bias;
-  // From 2^(32 b - 1) to below 2^(32 b + 31) it is b. No square is so small that the dividend is negative.
-  return (exponent + 1 + bin_bits * ExactSquares::bin_zero) / bin_bits;
+  return bin_of_square(number * number);
 }
 
 TESSERA_INLINED bool has_bins(std::int64_t top) { return top != ExactSquares::none && top < ExactSquares::infinite; }
@@ -51,8 +54,7 @@ TESSERA_INLINED Rounders rounders_of(std::int64_t top) {
 }
 
 // Adds the bits of a number's rounded slices, modulo 2^64. The square is exact, so a fused multiply-add gives the same.
-TESSERA_INLINED void add_slices(double number, const Rounders& rounders, std::uint64_t (&sums)[3]) {
-  const double square = number * number;
+TESSERA_INLINED void add_slices_of(double square, const Rounders& rounders, std::uint64_t (&sums)[3]) {
   const double first = square + rounders.of_bin[0];
   const double after_first = square - (first - rounders.of_bin[0]);
   const double second = after_first + rounders.of_bin[1];
@@ -61,6 +63,9 @@ TESSERA_INLINED void add_slices(double number, const Rounders& rounders, std::ui
   sums[0] += bits_of_fp64(first);
   sums[1] += bits_of_fp64(second);
   sums[2] += bits_of_fp64(third);
+}
+TESSERA_INLINED void add_slices(double number, const Rounders& rounders, std::uint64_t (&sums)[3]) {
+  add_slices_of(number * number, rounders, sums);
 }
 
 // The sum of `numbers` numbers, zeros too, from what add_slices() has added of them: the rounders are taken away.
@@ -71,6 +76,17 @@ TESSERA_INLINED ExactSquares sum_of_slices(std::int64_t top, const std::uint64_t
     sum.bins[k] = static_cast<std::int64_t>(sums[k] - numbers * bits_of_fp64(rounders.of_bin[k]));
   }
   return sum;
+}
+
+// A sum of squares that was formed otherwise (fp32 in blocks, fp64 over them) as a term of an exact one.
+TESSERA_INLINED ExactSquares exact_term(double squares) {
+  if (squares != squares) return {ExactSquares::nan, {}};
+  if (squares > 0x1.fffffffffffffp+1023) return {ExactSquares::infinite, {}};
+  const std::int64_t top = bin_of_square(squares);
+  if (top == ExactSquares::none) return {};
+  std::uint64_t sums[3] = {};
+  add_slices_of(squares, rounders_of(top), sums);
+  return sum_of_slices(top, sums, 1);
 }
 
 // ---- sums of sums ----

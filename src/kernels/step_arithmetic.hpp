@@ -75,6 +75,16 @@ TESSERA_ANY_DEVICE inline const ExactSquares& exact_norm(const NormPartials& par
   return reinterpret_cast<const ExactSquares*>(row)[i % partials.units];
 }
 
+// The same of norms in fp64.
+TESSERA_ANY_DEVICE inline double norm_of(const NormPartials& partials, std::size_t i) {
+  return partials.values[i / partials.units * row_of(partials) + i % partials.units];
+}
+
+// Entry i as a term of a sum that depends on the terms alone.
+TESSERA_ANY_DEVICE inline ExactSquares exact_term(const NormPartials& partials, std::size_t i) {
+  return partials.exact ? exact_norm(partials, i) : exact_term(norm_of(partials, i));
+}
+
 TESSERA_ANY_DEVICE inline const StepPart& part_of(const NormPartials& partials, std::size_t rank) {
   return *reinterpret_cast<const StepPart*>(partials.values + rank * row_of(partials) + norm_values(partials));
 }

@@ -28,14 +28,14 @@ double sum_by_unit_and_rank(const NormPartials& partials) {
   return sum;
 }
 
-double sum_of_exact(const NormPartials& partials) {
+double sum_in_any_order(const NormPartials& partials) {
   ExactTotal total{};
-  for (std::size_t i = 0; i < partials.units * partials.ranks; ++i) add_exactly(total, exact_norm(partials, i));
+  for (std::size_t i = 0; i < partials.units * partials.ranks; ++i) add_exactly(total, exact_term(partials, i));
   return fp64_of(total);
 }
 
 double sum_of_norms(const NormPartials& partials) {
-  return partials.exact ? sum_of_exact(partials) : sum_by_unit_and_rank(partials);
+  return partials.exact || partials.any_order ? sum_in_any_order(partials) : sum_by_unit_and_rank(partials);
 }
 
 }  // namespace

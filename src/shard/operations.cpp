@@ -533,7 +533,8 @@ void Operations::begin_update(std::size_t program, Stream& on) {
       .ranks = plan_.training_ranks(),
       .divisor = static_cast<double>(plan_.gradient_divisor(program)),
       .exact = plan_.has_granules(),
-      .rounds = plan_.granules(program).rounds()};
+      .rounds = plan_.granules(program).rounds(),
+      .any_order = plan_.shares_norms()};  // a schedule says which units a role has
   kernels::begin_update(on, scalars, partials, settings);
   if (!tasks_see_memory_) return;
   on.submit([this, program, scalars] {

@@ -822,7 +822,7 @@ TEST_CASE("cuda: begin_update decides as the CPU does, over many partial sums") 
   Stream host = host_stream();
   Stream stream = cuda_stream();
   for (const auto& [units, ranks] : {std::pair<std::size_t, std::size_t>{1, 1}, {7, 3}, {130, 5}}) {
-    for (const float clip : {0.0f, 1.0f}) {
+    for (const auto& [clip, any_order] : {std::pair(0.0f, false), {1.0f, false}, {1.0f, true}}) {
       for (const bool broken : {false, true}) {
         std::vector<double> partials;
         for (float value : numbers(units * ranks, 9)) partials.push_back(static_cast<double>(value * value));
@@ -833,8 +833,10 @@ TEST_CASE("cuda: begin_update decides as the CPU does, over many partial sums") 
         DeviceBuffer<double> values(partials);
         const kernels::StepSettings settings = {
             .clip_norm = clip, .decay = {0.9, 0.95}, .loss_scaling = kernels::dynamic_loss_scaling};
-        kernels::begin_update(host, &expected, {partials.data(), units, ranks}, settings);
-        kernels::begin_update(stream, on_gpu.get(), {values.data(), units, ranks}, settings);
+        kernels::NormPartials norms{.values = partials.data(), .units = units, .ranks = ranks, .any_order = any_order};
+        kernels::begin_update(host, &expected, norms, settings);
+        norms.values = values.data();
+        kernels::begin_update(stream, on_gpu.get(), norms, settings);
         stream.synchronize();
         CHECK(same_bits(on_gpu.values(), expected));
         CHECK(on_gpu.values().skip == (broken ? 1 : 0));

@@ -2,8 +2,11 @@
 #include "tessera/kernels/step_scalars.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
+#include <set>
 
 #include "cases.hpp"
 #include "tessera/base/error.hpp"
@@ -20,6 +23,36 @@ TEST_CASE("partials are combined unit by unit, and within a unit rank by rank") 
   StepScalars scalars;
   kernels::begin_update(stream, &scalars, {partials.data(), 3, 2}, {});
   CHECK(scalars.gradient_norm == 2.0);  // rank by rank it would be the root of 2
+}
+
+TEST_CASE("in any order partials have one sum, of their values alone") {
+  Stream stream = host_stream();
+  std::mt19937 random(7);
+  std::vector<double> squares;
+  std::uniform_real_distribution<double> mantissas(1.0, 2.0);
+  for (int i = 0; i < 60; ++i) squares.push_back(std::ldexp(mantissas(random), i % 40 - 200));
+  squares[17] = 0.0;
+  const auto norm = [&](bool any_order) {
+    StepScalars scalars;
+    kernels::begin_update(stream, &scalars, {.values = squares.data(), .units = 20, .ranks = 3, .any_order = any_order},
+                          {});
+    return scalars.gradient_norm;
+  };
+  long double sum = 0;
+  for (const double square : squares) sum += square;
+  const double before = norm(true);
+  CHECK(std::fabs(before / std::sqrt(static_cast<double>(sum)) - 1.0) < 0x1p-50);
+  std::set<double> plain;
+  for (int turn = 0; turn < 50; ++turn) {
+    std::shuffle(squares.begin(), squares.end(), random);
+    CHECK(norm(true) == before);
+    plain.insert(norm(false));
+  }
+  CHECK(plain.size() > 1);
+  for (const double worst : {HUGE_VAL, std::nan("")}) {
+    squares[random() % squares.size()] = worst;
+    CHECK(!std::isfinite(norm(true)));
+  }
 }
 
 TEST_CASE("gradients are clipped only when the norm is above the limit") {

@@ -5,6 +5,7 @@ usage: tessera_questions_test.py TESSERA
 """
 import itertools
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -210,13 +211,14 @@ class Fit(unittest.TestCase):
         self.assertEqual(costs, sorted(costs))
         self.assertEqual(found["best"]["peak"], found["fits"][0]["peak"])
 
-    def test_meshes_with_slices_and_stages_are_what_their_plans_say(self):
+    def test_meshes_with_slices_parts_and_stages_are_what_their_plans_say(self):
         options = [*GPT, "--micro-batches", 2, "--prefetch", 1, "--reshard-after-forward", "yes", "--precision", "bf16"]
         limit = 2 * plan(*options, "--world", 4, "--strategy", "ddp", "--batch", 1)["peak"] // 3
         found = plan(*options, "--world", 4, "--fit", limit, "--meshes")
         entries = [entry for entry in found["fits"] + found["does_not_fit"] if "mesh" in entry]
         self.assertEqual({entry["mesh"] for entry in entries}, {
-            "shard 2 x tensor 2", "shard 1 x tensor 4", "pipeline 2 x shard 2", "pipeline 2 x shard 1 x tensor 2"})
+            "shard 2 x tensor 2", "shard 1 x tensor 4", "pipeline 2 x shard 2", "pipeline 2 x shard 1 x tensor 2",
+            "shard 2 x context 2", "shard 1 x context 4", "shard 1 x context 2 x tensor 2", "pipeline 2 x shard 1 x context 2"})
         self.assertEqual({entry in found["fits"] for entry in entries}, {True, False})
         for entry in entries:
             mesh = entry["mesh"].replace(" x ", ",").replace(" ", "=")
@@ -226,17 +228,18 @@ class Fit(unittest.TestCase):
             moved = sum(stage["traffic"]["moved"] for stage in stages) // len(stages)
             self.assertEqual((entry["peak"], entry["moved"]), (max(stage["peak"] for stage in stages), moved), entry)
             self.assertEqual(entry in found["fits"], entry["peak"] <= limit)
-            sharing = len(stages) * int(mesh.partition("tensor=")[2] or 1)  # ranks of the same samples
+            inside = [int(axis.partition("=")[2]) for axis in mesh.split(",") if axis.startswith(("tensor", "context"))]
+            sharing = len(stages) * math.prod(inside)  # ranks of the same samples
             samples = 2 * 4 // sharing * entry["batch"]  # of a step on all four ranks
             self.assertAlmostEqual(entry["moved_per_sample"], 4 * moved / samples, delta=1)
         # A batch for which a collective would be too large ends the search of that mesh, and so does what a mesh cannot have.
         everything = plan("--layers", 2, "--dim", 1024, "--heads", 4, "--seq", 512, "--vocabulary", 256, "--micro-batches", 2,
                           "--world", 4, "--strategy", "fsdp", "--fit", "1e6GB", "--meshes", "--prefetch", 1)
         self.assertEqual(everything["impossible"], [])
-        self.assertEqual(len({each.get("mesh") for each in everything["fits"]}), 5)
+        self.assertEqual(len({each.get("mesh") for each in everything["fits"]}), 9)
         recomputed = plan(*options, "--world", 4, "--strategy", "fsdp", "--fit", limit, "--meshes", "--activation-checkpointing", "yes")
         self.assertEqual(recomputed["impossible"], [])
-        self.assertEqual(len({each.get("mesh") for each in recomputed["fits"] + recomputed["does_not_fit"]}), 5)
+        self.assertEqual(len({each.get("mesh") for each in recomputed["fits"] + recomputed["does_not_fit"]}), 9)
         for more in (["--slow", "rank=1:2x"], ["--strategy", "hsdp"], ["--host-memory", "1GB"]):
             done = plan_runs.run(TOOL, *options, "--world", 4, "--fit", limit, "--meshes", "--time", "--machine", "h100x8", "--fastest", *more)
             self.assertEqual(done.returncode, 2, more)

@@ -26,6 +26,7 @@ namespace {
 
 bool keeps_parameters_whole(Strategy strategy) { return strategy.sharding.parameters.empty(); }
 
+constexpr std::size_t most_in_layers = 8;                  // ranks that a layer talks among
 constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank, as in train_gpt
 
 class Search {
@@ -141,22 +142,37 @@ class Search {
     return *best;
   }
 
-  // Those with slices or stages. Slices talk in every layer, so they are tried among as many ranks as a host may have,
-  // and stages up to the micro-batches, with which half of a step would be bubble.
+  // Those with slices, parts of sequences or stages. The first two talk in every layer, so they are tried among as many
+  // ranks as a host may have, and stages up to the micro-batches, with which half of a step would be bubble.
   std::vector<plan::MeshShape> meshes() const {
     if (!question_.freedom.meshes) return {};
     using enum tessera::Axis;
-    const std::size_t ranks = question_.setting.options.ranks;
+    const Setting& given = question_.setting;
+    const Subject& subject = question_.subject;
+    const std::size_t most = std::min(subject.layers(), given.options.micro_batches);
     std::vector<plan::MeshShape> result;
-    for (std::size_t slices = 1; slices <= 8; slices *= 2) {
-      if (ranks % slices != 0 || question_.subject.heads() % slices != 0) continue;
-      const std::size_t most = std::min(question_.subject.layers(), question_.setting.options.micro_batches);
+    for (const auto& [slices, contexts] : cuts_of_layers()) {
       for (std::size_t stages = 1; stages <= most; ++stages) {
-        if (ranks % (slices * stages) != 0 || slices * stages == 1) continue;
-        std::vector<plan::MeshShape::Extent> axes = {{shard, ranks / slices / stages}};
+        const std::size_t together = slices * contexts * stages;
+        if (given.options.ranks % together != 0 || together == 1) continue;
+        std::vector<plan::MeshShape::Extent> axes = {{shard, given.options.ranks / together}};
         if (stages > 1) axes.insert(axes.begin(), {pipeline, stages});
+        if (contexts > 1) axes.push_back({context, contexts});
         if (slices > 1) axes.push_back({tensor, slices});
         result.emplace_back(axes);
+      }
+    }
+    return result;
+  }
+
+  // {slices, parts of sequences}, each a power of two that the heads and the sequence can be divided by.
+  std::vector<std::pair<std::size_t, std::size_t>> cuts_of_layers() const {
+    const Subject& subject = question_.subject;
+    std::vector<std::pair<std::size_t, std::size_t>> result;
+    for (std::size_t slices = 1; slices <= most_in_layers; slices *= 2) {
+      for (std::size_t contexts = 1; slices * contexts <= most_in_layers; contexts *= 2) {
+        const bool is_whole = subject.heads() % (slices * contexts) == 0 && subject.seq() % contexts == 0;
+        if (is_whole) result.emplace_back(slices, contexts);
       }
     }
     return result;
@@ -219,7 +235,9 @@ class Search {
 
   // Returns what a rank sends and transfers for each of its own samples.
   static double moved_per_sample(const FitCandidate& candidate, const plan::Plan& planned) {
-    const std::size_t sharing = planned.training_ranks() * planned.mesh.size(tessera::same_samples);
+    // Ranks along context have a part of each sequence.
+    const std::size_t sharing =
+        planned.training_ranks() * planned.mesh.size(tessera::same_samples) * candidate.setting.contexts();
     const double samples =
         static_cast<double>(candidate.setting.batch * planned.gradient_divisor(0)) / static_cast<double>(sharing);
     return static_cast<double>((candidate.moved + candidate.transferred).count()) / samples;

@@ -1222,7 +1222,7 @@ __global__ void decide_exactly(StepScalars* scalars, const NormPartials partials
   __shared__ ExactTotal totals[most_loaders];
   ExactTotal total{};
   const std::size_t count = partials.units * partials.ranks;
-  for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) add_exactly(total, exact_norm(partials, i));
+  for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) add_exactly(total, exact_term(partials, i));
   totals[threadIdx.x] = total;
   add_up_in_block(totals);
   if (threadIdx.x == 0) set_step(*scalars, sqrt(fp64_of(totals[0])), sum_of_parts(partials), settings);
@@ -1240,7 +1240,9 @@ __global__ void store_weights(double* places, const __grid_constant__ FewWeights
 }  // namespace
 
 void begin_update(void* native, StepScalars* scalars, const NormPartials& partials, const StepSettings& settings) {
-  if (partials.exact) return launch(native, {.threads = most_loaders}, decide_exactly, scalars, partials, settings);
+  if (partials.exact || partials.any_order) {
+    return launch(native, {.threads = most_loaders}, decide_exactly, scalars, partials, settings);
+  }
   const std::size_t count = partials.units * partials.ranks;
   const unsigned loaders =
       count < most_loaders ? (static_cast<unsigned>(count) + 31) / 32 * 32 + (count == 0 ? 32 : 0) : most_loaders;
