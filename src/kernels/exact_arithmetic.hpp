@@ -23,7 +23,8 @@ TESSERA_INLINED double power_of_two(std::int64_t exponent) {
   return __builtin_bit_cast(double, static_cast<std::uint64_t>(exponent + fp64_exponent_bias) << fp64_fraction_bits);
 }
 
-// From 2^(32 b - 1) to below 2^(32 b + 31) it is b. No square is so small that the dividend is negative.
+// The bin b of a square from 2^(32 b - 1) to below 2^(32 b + 31), counted from bin_zero as tops are. No square of an
+// fp32 number, nor a sum of them, is so small that the dividend is negative.
 TESSERA_INLINED std::int64_t bin_of_square(double square) {
   if (square == 0.0) return ExactSquares::none;
   const auto exponent = static_cast<std::int64_t>(bits_of_fp64(square) >> fp64_fraction_bits) - fp64_exponent_bias;
@@ -81,7 +82,7 @@ TESSERA_INLINED ExactSquares sum_of_slices(std::int64_t top, const std::uint64_t
 // A sum of squares that was formed otherwise (fp32 in blocks, fp64 over them) as a term of an exact one.
 TESSERA_INLINED ExactSquares exact_term(double squares) {
   if (squares != squares) return {ExactSquares::nan, {}};
-  if (squares > 0x1.fffffffffffffp+1023) return {ExactSquares::infinite, {}};
+  if (squares >= 0x1p287) return {ExactSquares::infinite, {}};  // beyond the last bin, and any sum of fp32 numbers
   const std::int64_t top = bin_of_square(squares);
   if (top == ExactSquares::none) return {};
   std::uint64_t sums[3] = {};

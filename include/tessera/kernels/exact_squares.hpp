@@ -5,8 +5,9 @@
 //
 // Bin b counts multiples of 2^(32 b). A square d is exact in fp64. It is cut into slices from some bin down: its slice
 // in bin b is what is left of it, rounded to the nearest multiple of 2^(32 b), and the rest goes on to bin b - 1.
-// (There are no ties: d is an odd multiple of an even power of two.) A square belongs to the smallest bin b with d <
-// 2^(32 b + 31), so that its slices in all larger bins are 0.
+// (There are no ties: d is an odd multiple of an even power of two. Norms of units, which are sums of squares in fp64
+// and are added so where NormPartials::any_order asks for it, may have some; these go to the even one.) A square
+// belongs to the smallest bin b with d < 2^(32 b + 31), so that its slices in all larger bins are 0.
 //
 // A sum keeps three bins. The largest of them, its top, is the largest that any of its squares belongs to. Why all
 // three depend on the numbers alone: a slice is a function of d and b, not of what was added before, and cutting may

@@ -59,7 +59,7 @@ struct StepSettings {
   LossScaling loss_scaling = {};
 };
 
-// Combines partial squared norms, others than exact ones in (unit, rank) order or as exact ones. Then
+// Combines partial squared norms in (unit, rank) order; exact ones, and with any_order others, in any. Then
 //   share = divisor / weight, the sum of all ranks' parts, in their order: exactly 1 when all did all micro-batches,
 //   norm = sqrt(sum) * share / loss_scale,
 //   gradient_factor = (clip_norm > 0 && norm > clip_norm ? clip_norm / norm : 1) * share / loss_scale,
@@ -81,7 +81,7 @@ struct NormPartials {
   // of samples, what counts is then their sum in the order of granules: the first of rank 0, of rank 1, …, and then
   // the second ones. Needs a divisor.
   std::size_t rounds = 0;
-  bool any_order = false;  // norms are added as exact ones: the sum is the same whichever unit stands where
+  bool any_order = false;  // norms of up to 2^287 are added as exact ones: no matter which unit stands where
 };
 void begin_update(Stream& stream, StepScalars* scalars, NormPartials partials, StepSettings settings);
 
