@@ -22,9 +22,8 @@ struct ScheduleOptions {
 };
 // Adds --schedule and --chunks. `micro_batches`: the option that says how many there are.
 void add_schedule_options(CommandLine& line, ScheduleOptions& options, const char* micro_batches);
-// Throws OptionError for a schedule where the mesh has no stages, for chunks and
-// micro-batches that the schedule does not have, for more parts than layers, and for zb-h1 of layers that are
-// computed again.
+// Throws OptionError for a schedule where the mesh has no stages, for chunks and micro-batches that the schedule does
+// not have, for more parts than layers, and for zb-h1 of layers that are computed again.
 struct ScheduledLayers {
   std::size_t stages, micro_batches, layers;
   bool recompute = false;
