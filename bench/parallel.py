@@ -4,8 +4,8 @@
 usage: parallel.py BUILD [--torch PYTHON] [--rounds N] [--steps N] [--tiny]
 
 tensor: train_gpt --mesh tensor=2 beside DTensor's column- and row-wise layers with sequence parallel norms and a loss over the vocabulary;
-pipeline: train_gpt --mesh pipeline=2 beside torch.distributed.pipelining, 1F1B on both. PyTorch has gloo, the fused AdamW and a heap that is
-kept. Prints for each how far losses are apart, both times of a step and their ratio, of which more is better for Tessera.
+pipeline: train_gpt --mesh pipeline=2 beside torch.distributed.pipelining, 1F1B on both; zero-bubble: the same with --schedule zb-h1 beside
+PyTorch's 1F1B. PyTorch has gloo, the fused AdamW and a heap that is kept. Prints for each how far losses are apart, both times of a step and their ratio, of which more is better for Tessera.
 
 PYTHON is an interpreter that has PyTorch; default: the environment variable TESSERA_TORCH_PYTHON, else this one.
 """
@@ -24,8 +24,9 @@ import turns
 
 RANKS, SAMPLES, MICRO_BATCHES, WARM_UP, RATE = 2, 24, 8, 3, 1e-3
 SHAPE, TINY = {"layers": 4, "width": 256, "heads": 4, "seq": 128}, {"layers": 2, "width": 16, "heads": 2, "seq": 8}
-CASES = {"tensor": ["--mesh", "tensor=2", "--batch", SAMPLES],
-         "pipeline": ["--mesh", "pipeline=2", "--schedule", "1f1b", "--batch", SAMPLES // MICRO_BATCHES, "--accumulate", MICRO_BATCHES]}
+STAGES = ["--mesh", "pipeline=2", "--batch", SAMPLES // MICRO_BATCHES, "--accumulate", MICRO_BATCHES]
+CASES = {"tensor": ["--mesh", "tensor=2", "--batch", SAMPLES], "pipeline": [*STAGES, "--schedule", "1f1b"],
+         "zero-bubble": [*STAGES, "--schedule", "zb-h1"]}
 TOLERANCE = 1e-5
 
 

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <new>
@@ -58,6 +60,9 @@ void call_blas(const Gemm<float>& of) {
               extent(of.c_stride));
 }
 
+// Products that are cut are numbered from 1.
+constexpr std::uint64_t no_number = 0;
+
 constexpr std::align_val_t page{4096};
 
 struct FreeRoom {
@@ -67,9 +72,20 @@ using Room = std::unique_ptr<float, FreeRoom>;
 Room take_room(std::size_t floats) { return Room(static_cast<float*>(::operator new(floats * sizeof(float), page))); }
 
 // The thread's scratch memory for products: taken at its first product, kept as long as it lives.
+struct ProductRoom {
+  Room floats = take_room(product_scratch);
+  std::uint64_t product = no_number;  // whose b stands in it, rearranged
+};
+ProductRoom& room_of_thread() {
+  thread_local ProductRoom room;
+  return room;
+}
+
+// For a product whose b nobody needs again.
 float* product_room() {
-  thread_local const Room room = take_room(product_scratch);
-  return room.get();
+  ProductRoom& room = room_of_thread();
+  room.product = no_number;
+  return room.floats.get();
 }
 
 // And for three tiles, when it is the helper of another: that one has the caller's.
@@ -135,15 +151,33 @@ Product arranged(const Gemm<float>& of, bool a_is_smaller) {
   return smaller_as_b(product_of(of.a, of.b, {of.c, of.c_stride, of.m, of.n, of.k, of.add}), a_is_smaller);
 }
 
+// A product, and its number if several calls compute it.
+template <typename T>
+struct Whole {
+  const Gemm<T>& product;
+  std::uint64_t number = no_number;
+};
+
+// Returns the thread's scratch memory, and has the product find its b there if a part of the same whole has left it.
+float* room_for(Product& part, const Product& whole, std::uint64_t number) {
+  ProductRoom& room = room_of_thread();
+  const bool has_all_of_b = part.b == whole.b && part.columns == whole.columns;
+  const std::uint64_t left = has_all_of_b ? number : no_number;
+  part.b_stands = left != no_number && room.product == left;
+  room.product = left;
+  return room.floats.get();
+}
+
 // A part of `whole`, which may be all of it: the whole decides how sums are formed.
-void multiply_floats(const Gemm<float>& of, const Gemm<float>& whole) {
+void multiply_floats(const Gemm<float>& of, const Whole<float>& whole) {
   for (const std::size_t each : {of.m, of.n, of.k, of.a.stride, of.b.stride, of.c_stride}) extent(each);
   const FloatProducts* const products = active_float_products();
   if (products == nullptr) return call_blas(of);
-  const bool a_is_smaller = whole.m < whole.n;
+  const bool a_is_smaller = whole.product.m < whole.product.n;
   Product product = arranged(of, a_is_smaller);
-  product.block_depth = products->block_depth(arranged(whole, a_is_smaller));
-  products->multiply(product, product_room());
+  const Product all = arranged(whole.product, a_is_smaller);
+  product.block_depth = products->block_depth(all);
+  products->multiply(product, room_for(product, all, whole.number));
 }
 
 void call_blas(const Gemm<double>& of) {
@@ -190,7 +224,7 @@ void add_widened(const Gemm<T>& of, const TilePart& part) {
                            .k = part.depth.count,
                            .add = part.add,
                            .c_stride = part.columns.count};
-  multiply_floats(floats, floats);
+  multiply_floats(floats, {floats});
 }
 
 // An operand from an element on, whose numbers may be given as `Number`.
@@ -267,7 +301,7 @@ void multiply_tile(const Gemm<T>& of, Cut rows, Cut columns, bool stream) {
 
 // A part of `whole`, which may be all of it.
 template <typename T>
-void multiply(const Gemm<T>& of, const Gemm<T>& whole) {
+void multiply(const Gemm<T>& of, const Whole<T>& whole) {
   if constexpr (std::is_same_v<T, float>) {
     multiply_floats(of, whole);
   } else if constexpr (std::is_same_v<T, double>) {
@@ -278,7 +312,7 @@ void multiply(const Gemm<T>& of, const Gemm<T>& whole) {
     }
     for (std::size_t row = 0; row < of.m; row += tile) {
       for (std::size_t column = 0; column < of.n; column += tile) {
-        multiply_tile(of, cut(row, of.m), cut(column, of.n), whole.m * whole.n > cached_numbers);
+        multiply_tile(of, cut(row, of.m), cut(column, of.n), whole.product.m * whole.product.n > cached_numbers);
       }
     }
   }
@@ -319,16 +353,18 @@ parallel::Shares shares_of_product(const Gemm<T>& whole) {
 
 // The calling thread has the product's scratch memory, a helper its own.
 template <typename T>
-void multiply_part(Gemm<T> part, const Gemm<T>& whole, std::size_t worker) {
+void multiply_part(Gemm<T> part, const Whole<T>& whole, std::size_t worker) {
   if (worker > 0 && gemm_scratch<T>(part.m, part.n, part.k) > 0) part.scratch = helper_room();
   multiply(part, whole);
 }
 
 template <typename T>
 void multiply_in_shares(const Gemm<T>& whole) {
+  static std::atomic<std::uint64_t> last = no_number;
+  const std::uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
   const bool by_rows = whole.m >= whole.n;
   parallel::in_shares(shares_of_product(whole), [&](std::size_t begin, std::size_t end, std::size_t worker) {
-    multiply_part(part_of(whole, by_rows, begin, end), whole, worker);
+    multiply_part(part_of(whole, by_rows, begin, end), {whole, number}, worker);
   });
 }
 
@@ -378,7 +414,7 @@ TESSERA_EXPORTED void gemm(const GemmBatch<bf16>& batch) {
   parallel::in_shares({.count = whole}, [&](std::size_t begin, std::size_t end, std::size_t worker) {
     for (std::size_t n = begin; n < end; ++n) {
       const Gemm<bf16> of = completed(nth(batch, n));
-      multiply_part(of, of, worker);
+      multiply_part(of, {of}, worker);
     }
   });
   for (std::size_t n = whole; n < batch.count; ++n) gemm(nth(batch, n));

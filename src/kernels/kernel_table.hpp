@@ -132,7 +132,8 @@ struct KernelTable {
   void (*copy)(void* to, const void* from, std::size_t bytes);
   void (*accumulate)(const AccumulateArguments&);
   void (*divide)(float* data, float divisor, std::size_t count);
-  double (*sum_of_squares)(const NormArguments&);
+  // Adds the sum of each block's squares to its fp64 lane (norm.hpp), of the lanes first … last - 1.
+  void (*add_blocks)(const NormArguments&, std::size_t first, std::size_t last, double* lane);
   ExactSquares (*exact_squares)(const NormArguments&);
   // To and from blocks of codes (DType::int8), whose format is not read; count: of whole blocks.
   void (*encode)(const CastArguments&);

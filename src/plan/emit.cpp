@@ -107,6 +107,7 @@ class Emitter {
   void reduce_first(const Bucket& bucket, AxisSet axis, const Sum& sum);
   void reduce_further(const Bucket& bucket, AxisSet done, AxisSet axis, std::size_t divisor);
   void release_reduced(std::size_t unit);
+  StreamId stream_of_squares(std::size_t unit) const;
   void finish_reduction(const Bucket& bucket);
   bool is_of_two_roles(const Bucket& bucket) const;
   void sum_tied(const std::vector<Bucket>& buckets);
@@ -619,6 +620,17 @@ void Emitter::release_reduced(std::size_t unit) {
   release(StreamId::reduce, access(AccessMode::discard, {unit, source}, {}));
 }
 
+// Where nothing is done to a gradient behind its window, the stream that has just written it sums its squares, with all
+// of its threads; beside products that want each processor one thread more would hold them up.
+StreamId Emitter::stream_of_squares(std::size_t unit) const {
+  const std::vector<AxisSet> axes = plan_.summed(unit);
+  const bool stands = is_written_in_place(plan_, unit) && axes.size() == 1 && plan_.mesh.size(axes[0]) == 1 &&
+                      plan_.gradient_divisor(program_, unit) == 1 && !plan_.units[unit].is_of_two_roles();
+  const bool changes = plan_.options.gradient_hooks || plan_.has_granules() ||
+                       !plan_.mesh.group(plan_.own(unit) - plan_.sharding(unit).optimizer).empty();
+  return stands && !changes ? StreamId::compute : StreamId::reduce;
+}
+
 // The gradient of the whole step stands in the shards.
 void Emitter::finish_reduction(const Bucket& bucket) {
   const auto mine = [&](AccessMode mode, std::size_t unit) {
@@ -640,7 +652,7 @@ void Emitter::finish_reduction(const Bucket& bucket) {
   }
   for (const std::size_t unit : bucket.units) {
     if (!plan_.units[unit].tied) {
-      add(OperationKind::sum_of_squares, StreamId::reduce, unit).accesses = {
+      add(OperationKind::sum_of_squares, stream_of_squares(unit), unit).accesses = {
           mine(AccessMode::read, unit), {my_norm(plan_, unit), AccessMode::write, no_unit, Role::norms}};
     }
     if (buffers(unit).are_updated_on_host()) bring_to_host(unit);

@@ -460,8 +460,9 @@ void Operations::sum_of_squares(const Operation& operation, Stream& on) {
   if (plan_.has_granules()) {
     kernels::exact_squares(on, source(gradient), elements(gradient), reinterpret_cast<kernels::ExactSquares*>(norm));
   } else {
+    const bool computes = operation.stream == plan::StreamId::compute;
     kernels::sum_of_squares(on, source(gradient), counted_elements(operation.unit, elements(gradient)),
-                            reinterpret_cast<double*>(norm));
+                            reinterpret_cast<double*>(norm), computes ? kernels::Threads::all : kernels::Threads::one);
   }
 }
 

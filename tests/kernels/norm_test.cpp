@@ -60,6 +60,23 @@ TEST_CASE_TEMPLATE("the sum of squares of 16 bits has the bits of the same value
   });
 }
 
+TEST_CASE("threads of the stream's change no bit of the sum of squares") {
+  constexpr std::size_t each_lane_once = kernels::norm_lanes * kernels::norm_block;
+  for (const std::size_t count : {std::size_t{0}, std::size_t{70001}, each_lane_once + 3 * kernels::norm_block + 1}) {
+    const std::vector<float> data = numbers(count, 61);
+    for (const int threads : {2, 3}) {
+      parallel::set_threads(threads);
+      double result = -1.0;
+      {
+        Stream stream = host_stream();
+        kernels::sum_of_squares(stream, data.data(), count, &result, kernels::Threads::all);
+      }
+      CHECK(std::bit_cast<std::uint64_t>(result) == std::bit_cast<std::uint64_t>(documented_sum(data)));
+    }
+  }
+  parallel::set_threads(1);
+}
+
 TEST_CASE("the test's numbers tell the documented order from others") {
   const std::vector<float> data = numbers(4099, 61);
   double straight = 0.0;

@@ -156,6 +156,32 @@ TEST_CASE_TEMPLATE("rows_may_stand_apart_in_memory", T, float, double, bf16, fp1
   check_stored(c, expected);
 }
 
+// Several shares of a thread find what the first one has rearranged; the next product with an operand at the same place
+// does not.
+TEST_CASE("large_products_in_many_shares_have_the_bits_of_one_thread") {
+  constexpr std::size_t batch = 24, in = 1500, out = 1500;
+  const std::vector<float> w = random_floats(out * in, 2);
+  std::vector<float> x(batch * in), y(batch * out), dw(out * in);
+  for (const ProductSet set : available_product_sets()) {
+    if (set == ProductSet::openblas || set == ProductSet::onednn) continue;
+    CAPTURE(to_string(set));
+    const WithProducts now(set);
+    const auto both = [&](std::uint32_t seed, int threads) {
+      set_threads(threads);
+      x = random_floats(x.size(), seed);
+      gemm<float>({.a = {x.data()}, .b = {w.data(), true}, .c = y.data(), .m = batch, .n = out, .k = in});
+      gemm<float>({.a = {y.data(), true}, .b = {x.data()}, .c = dw.data(), .m = out, .n = in, .k = batch});
+      return std::pair(y, dw);
+    };
+    for (const std::uint32_t seed : {1u, 3u}) {
+      const auto expected = both(seed, 1);
+      for (int round = 0; round < 3; ++round) CHECK((both(seed, 2) == expected));
+      CHECK((both(seed + 1, 2) == both(seed + 1, 1)));
+    }
+  }
+  set_threads(1);
+}
+
 TEST_CASE("scratch_of_a_product_is_bounded_and_grows_with_the_extents") {
   CHECK(gemm_scratch<float>(1000, 1000, 1000) == 0);
   CHECK(gemm_scratch<double>(1000, 1000, 1000) == 0);

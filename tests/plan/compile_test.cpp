@@ -258,6 +258,24 @@ TEST_CASE("each_unit_is_optimized_and_its_norm_taken_once_a_step") {
   });
 }
 
+TEST_CASE("squares_are_summed_by_the_stream_that_wrote_the_gradient_last") {
+  const auto stream = [](const PlanOptions& options) {
+    const Plan plan = compile(input_of(chain_model(3), options));
+    std::set<StreamId> streams;
+    for (const Segment& segment : plan.segments) {
+      for (const Operation& operation : segment.operations) {
+        if (operation.kind == OperationKind::sum_of_squares) streams.insert(operation.stream);
+      }
+    }
+    REQUIRE(streams.size() == 1);
+    return *streams.begin();
+  };
+  CHECK(stream({.ranks = 1}) == StreamId::compute);
+  CHECK(stream({.ranks = 1, .gradient_hooks = true}) == StreamId::reduce);
+  CHECK(stream({.ranks = 1, .micro_batches = 2}) == StreamId::reduce);
+  CHECK(stream({.ranks = 2}) == StreamId::reduce);
+}
+
 TEST_CASE("one_rank_has_no_gathers") {
   for (const Strategy strategy : flat_strategies) {
     const Plan plan = compile(input_of(chain_model(3), {.strategy = strategy, .ranks = 1}));

@@ -27,6 +27,7 @@ namespace {
 bool keeps_parameters_whole(Strategy strategy) { return strategy.sharding.parameters.empty(); }
 
 constexpr std::size_t most_in_layers = 8;                  // ranks that a layer talks among
+constexpr std::size_t least_part = 2048;                   // tokens of a sequence, for which cutting it is tried
 constexpr std::size_t most_tokens = std::size_t{1} << 28;  // in one micro-batch of a rank, as in train_gpt
 
 class Search {
@@ -165,14 +166,17 @@ class Search {
     return result;
   }
 
-  // {slices, parts of sequences}, each a power of two that the heads and the sequence can be divided by.
+  // {slices, parts of sequences}, each a power of two that the heads and the sequence can be divided by. What a short
+  // sequence's activations take is little beside what stands around them, and a search with its parts takes twice as
+  // long.
   std::vector<std::pair<std::size_t, std::size_t>> cuts_of_layers() const {
     const Subject& subject = question_.subject;
     std::vector<std::pair<std::size_t, std::size_t>> result;
     for (std::size_t slices = 1; slices <= most_in_layers; slices *= 2) {
       for (std::size_t contexts = 1; slices * contexts <= most_in_layers; contexts *= 2) {
         const bool is_whole = subject.heads() % (slices * contexts) == 0 && subject.seq() % contexts == 0;
-        if (is_whole) result.emplace_back(slices, contexts);
+        const bool is_long = contexts == 1 || subject.seq() / contexts >= least_part;
+        if (is_whole && is_long) result.emplace_back(slices, contexts);
       }
     }
     return result;

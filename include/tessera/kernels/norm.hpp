@@ -19,8 +19,11 @@ namespace tessera::kernels {
 inline constexpr std::size_t norm_block = 1024;
 inline constexpr std::size_t norm_lanes = 8192;
 
+// On the CPU: the stream's thread alone, or with its helpers (parallel.hpp), which is for the stream that computes.
+enum class Threads { one, all };
+
 // *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
-void sum_of_squares(Stream& stream, Source data, std::size_t count, double* result);
+void sum_of_squares(Stream& stream, Source data, std::size_t count, double* result, Threads threads = Threads::one);
 
 // The same independent of the elements' order, and of how they are cut into parts; fewer than 2^32 elements.
 void exact_squares(Stream& stream, Source data, std::size_t count, ExactSquares* result);

@@ -248,8 +248,9 @@ struct Block {
 template <typename Number>
 class BlockProduct {
  public:
-  BlockProduct(const ProductOf<Number>& of, const Block& block, float* scratch)
-      : of_(of), block_(block), panels_(scratch), room_(scratch + block_floats) {
+  // stands: the block of b is in `scratch` already, rearranged.
+  BlockProduct(const ProductOf<Number>& of, const Block& block, float* scratch, bool stands)
+      : of_(of), block_(block), panels_(scratch), room_(scratch + block_floats), stands_(stands) {
     // A result is streamed when each of its lines is written whole, and once.
     stream_ = !of.add && block.depth == of.depth && of.c_column == 1 && of.c_row % 16 == 0 &&
               of.columns % tile_columns == 0 && reinterpret_cast<std::uintptr_t>(of.c) % 64 == 0 &&
@@ -276,7 +277,7 @@ class BlockProduct {
               .add = of_.add || block_.first_depth > 0,
               .stream = stream_};
     const Reads a = column == 0 ? first_reads_of_a(factors, row) : later_reads_of_a();
-    const Reads b = row == 0 ? first_reads_of_b(panel, rows, column) : Reads::rearranged;
+    const Reads b = row == 0 && !stands_ ? first_reads_of_b(panel, rows, column) : Reads::rearranged;
     const TileFunction function = tile_function(rows, a, b);
     if (columns == tile_columns && of_.c_column == 1) return function(tile);
     multiply_apart(tile, function, rows, columns);
@@ -343,6 +344,7 @@ class BlockProduct {
   const Block& block_;
   float* panels_;
   float* room_;  // rearranged rows of a
+  bool stands_;
   bool stream_;
 };
 
@@ -362,10 +364,11 @@ template <typename Number>
 void multiply(const ProductOf<Number>& of, float* scratch) {
   const std::size_t depth = depth_of_blocks(of);
   const std::size_t columns = block_floats / panel_stride(depth) * tile_columns;
+  const bool stands = of.b_stands && depth >= of.depth && columns >= of.columns;  // one block has all of b
   for (std::size_t column = 0; column < of.columns; column += columns) {
     for (std::size_t first = 0; first < of.depth; first += depth) {
       const Block block{first, least(depth, of.depth - first), column, least(columns, of.columns - column)};
-      BlockProduct(of, block, scratch).run();
+      BlockProduct(of, block, scratch, stands).run();
     }
   }
 }

@@ -30,6 +30,9 @@ struct ProductOf {
   std::size_t depth;
   bool add;
   std::size_t block_depth = 0;  // 0: as the extents suggest, see FloatProducts; of fp32 alone
+  // The scratch memory's last product had the same b, depth and block_depth, so what it rearranged of b may stand there
+  // still; of fp32 alone.
+  bool b_stands = false;
 };
 
 using Product = ProductOf<float>;

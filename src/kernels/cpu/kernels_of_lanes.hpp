@@ -129,32 +129,25 @@ float block_sum_of_squares(const typename Storage<format>::Element* data, std::s
 }
 
 template <typename Lanes, Format format>
-double sum_of_squares_of(const typename Storage<format>::Element* data, std::size_t count) {
-  const std::size_t blocks = (count + norm_block_elements - 1) / norm_block_elements;
-  std::size_t used = 1;  // lanes with a block in them, rounded up to a power of two: zeros change no sum
-  while (used < blocks && used < norm_fp64_lanes) used *= 2;
-  double lane[norm_fp64_lanes];
-  for (std::size_t k = 0; k < used; ++k) lane[k] = 0.0;
-  for (std::size_t block = 0; block < blocks; ++block) {
-    const std::size_t at = block * norm_block_elements;
-    const std::size_t n = count - at < norm_block_elements ? count - at : norm_block_elements;
-    lane[block % norm_fp64_lanes] += static_cast<double>(block_sum_of_squares<Lanes, format>(data + at, n));
+void add_blocks_of(const NormArguments& a, std::size_t first, std::size_t last, double* lane) {
+  const auto* const data = static_cast<const typename Storage<format>::Element*>(a.data);
+  for (std::size_t row = 0; (row + first) * norm_block_elements < a.count; row += norm_fp64_lanes) {
+    for (std::size_t k = first; k < last; ++k) {
+      const std::size_t at = (row + k) * norm_block_elements;
+      if (at >= a.count) break;
+      const std::size_t n = a.count - at < norm_block_elements ? a.count - at : norm_block_elements;
+      lane[k] += static_cast<double>(block_sum_of_squares<Lanes, format>(data + at, n));
+    }
   }
-  for (std::size_t half = used / 2; half > 0; half /= 2) {
-    for (std::size_t k = 0; k < half; ++k) lane[k] += lane[k + half];
-  }
-  return lane[0];
 }
 
 template <typename Lanes>
-double sum_of_squares_lanes(const NormArguments& a) {
-  using Halves = const std::uint16_t*;
+void add_blocks_lanes(const NormArguments& a, std::size_t first, std::size_t last, double* lane) {
   switch (a.format) {
-    case Format::fp32: return sum_of_squares_of<Lanes, Format::fp32>(static_cast<const float*>(a.data), a.count);
-    case Format::bf16: return sum_of_squares_of<Lanes, Format::bf16>(static_cast<Halves>(a.data), a.count);
-    case Format::fp16: return sum_of_squares_of<Lanes, Format::fp16>(static_cast<Halves>(a.data), a.count);
+    case Format::fp32: return add_blocks_of<Lanes, Format::fp32>(a, first, last, lane);
+    case Format::bf16: return add_blocks_of<Lanes, Format::bf16>(a, first, last, lane);
+    case Format::fp16: return add_blocks_of<Lanes, Format::fp16>(a, first, last, lane);
   }
-  return 0.0;
 }
 
 // ---- the exact sum of squares (kernels/exact_squares.hpp). A chunk stays in the nearest cache: the first pass over it
@@ -275,7 +268,7 @@ inline constexpr KernelTable table_of_lanes = {
     .copy = copy_lanes<Lanes>,
     .accumulate = accumulate_lanes<Lanes>,
     .divide = divide_lanes<Lanes>,
-    .sum_of_squares = sum_of_squares_lanes<Lanes>,
+    .add_blocks = add_blocks_lanes<Lanes>,
     .exact_squares = exact_squares_lanes<Lanes>,
     .encode = encode_lanes<Lanes>,
     .decode = decode_lanes<Lanes>,
