@@ -60,7 +60,7 @@ void call_blas(const Gemm<float>& of) {
               extent(of.c_stride));
 }
 
-// Products that are cut are numbered from 1.
+// Products of floats that are cut into shares are numbered from 1.
 constexpr std::uint64_t no_number = 0;
 
 constexpr std::align_val_t page{4096};
@@ -81,7 +81,7 @@ ProductRoom& room_of_thread() {
   return room;
 }
 
-// For a product whose b nobody needs again.
+// The same memory for a product whose b nobody needs again.
 float* product_room() {
   ProductRoom& room = room_of_thread();
   room.product = no_number;
@@ -343,7 +343,7 @@ parallel::Shares shares_of_product(const Gemm<T>& whole) {
   constexpr std::size_t unit = 96;                          // whole tiles, of 6 and of 16, or of 12 and of 32
   const std::size_t work_of_each = std::min(whole.m, whole.n) * whole.k;
   // Shares of a large product wait for memory, and one of them for a core when gradients are reduced beside it: smaller
-  // ones even that out. Others would only rearrange their smaller operand more often.
+  // ones even that out. Others stay in its caches, and would only begin more often.
   const bool is_large = std::max({whole.m * whole.n, whole.m * whole.k, whole.n * whole.k}) > cached_numbers;
   return {.count = std::max(whole.m, whole.n),
           .least = least_work / work_of_each + 1,
@@ -361,9 +361,11 @@ void multiply_part(Gemm<T> part, const Whole<T>& whole, std::size_t worker) {
 template <typename T>
 void multiply_in_shares(const Gemm<T>& whole) {
   static std::atomic<std::uint64_t> last = no_number;
-  const std::uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  const parallel::Shares shares = shares_of_product(whole);
+  const bool is_cut = std::is_same_v<T, float> && parallel::shares_of(shares) > 1;
+  const std::uint64_t number = is_cut ? last.fetch_add(1, std::memory_order_relaxed) + 1 : no_number;
   const bool by_rows = whole.m >= whole.n;
-  parallel::in_shares(shares_of_product(whole), [&](std::size_t begin, std::size_t end, std::size_t worker) {
+  parallel::in_shares(shares, [&](std::size_t begin, std::size_t end, std::size_t worker) {
     multiply_part(part_of(whole, by_rows, begin, end), {whole, number}, worker);
   });
 }

@@ -115,6 +115,7 @@ void append_options(const Plan& plan, fmt::memory_buffer& out) {
   if (options.precision.masters != DType::fp32)
     fmt::format_to(std::back_inserter(out), "masters {}\n", to_string(options.precision.masters));
   if (options.granules > 0) fmt::format_to(std::back_inserter(out), "granules {}\n", options.granules);
+  if (options.threaded_compute) fmt::format_to(std::back_inserter(out), "threads share the compute stream\n");
   if (options.role)
     fmt::format_to(std::back_inserter(out), "role {} of the mesh {} of up to {} units\n", *options.role,
                    options.mesh->text(), options.role_units);

@@ -620,15 +620,15 @@ void Emitter::release_reduced(std::size_t unit) {
   release(StreamId::reduce, access(AccessMode::discard, {unit, source}, {}));
 }
 
-// Where nothing is done to a gradient behind its window, the stream that has just written it sums its squares, with all
-// of its threads; beside products that want each processor one thread more would hold them up.
+// Squares are summed beside the next window, by the reduce stream's thread. But threads that share the compute stream
+// sum those of a gradient that is final behind its window: a thread more would take a processor from them.
 StreamId Emitter::stream_of_squares(std::size_t unit) const {
   const std::vector<AxisSet> axes = plan_.summed(unit);
   const bool stands = is_written_in_place(plan_, unit) && axes.size() == 1 && plan_.mesh.size(axes[0]) == 1 &&
                       plan_.gradient_divisor(program_, unit) == 1 && !plan_.units[unit].is_of_two_roles();
-  const bool changes = plan_.options.gradient_hooks || plan_.has_granules() ||
+  const bool goes_on = plan_.options.gradient_hooks || plan_.has_granules() || buffers(unit).are_updated_on_host() ||
                        !plan_.mesh.group(plan_.own(unit) - plan_.sharding(unit).optimizer).empty();
-  return stands && !changes ? StreamId::compute : StreamId::reduce;
+  return plan_.options.threaded_compute && stands && !goes_on ? StreamId::compute : StreamId::reduce;
 }
 
 // The gradient of the whole step stands in the shards.

@@ -67,6 +67,7 @@ void add_options(Lines& lines, const plan::PlanOptions& options) {
   }
   lines.add("activations", to_string(options.activations));
   lines.add("checkpointing", to_string(options.checkpointing));
+  lines.add("threads of a rank", options.threaded_compute ? "several" : "one");
   lines.add(fmt::format("on_reduced_gradient() was {}called", options.gradient_hooks ? "" : "not "));
 }
 

@@ -17,6 +17,7 @@
 #include "shard/model_state.hpp"
 #include "shard/optimizer_runs.hpp"
 #include "shard/plan_advice.hpp"
+#include "tessera/device/parallel.hpp"
 #include "tessera/plan/compile.hpp"
 #include "tessera/plan/verify.hpp"
 #include "tessera/shard/adapted_model.hpp"
@@ -271,6 +272,7 @@ plan::CompileInput compile_input(const ModelState& model) {
   const auto& [strategy, sharding, replicas, mesh, outer, precision, micro_batches, granules, accumulation, seed,
                loss_scaling, prefetch, reshard_after_forward, overlap_reduction, bucket_cap, offload, disk, program,
                activations, checkpoints, memory_limit, diagnostics, cuda_stream] = model.options;
+  const bool is_cpu = model.world().device().kind() == DeviceKind::cpu;
   plan::CompileInput input;
   for (const auto& unit : model.units) input.units.push_back(unit->spec());
   input.programs = plan_programs(model);
@@ -296,7 +298,8 @@ plan::CompileInput compile_input(const ModelState& model) {
                    .activations = activations,
                    .checkpointing = checkpointing(model),
                    .collective_staging = model.world().staging(),
-                   .disk_staging = model.world().device().kind() != DeviceKind::cpu};
+                   .threaded_compute = is_cpu && parallel::threads() > 1,
+                   .disk_staging = !is_cpu};
   input.optimizer_states = model.optimizers.front()->state_specs();
   ask_for_whole_tensors(model, input);
   return input;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cases.hpp"
+#include "tessera/device/parallel.hpp"
 
 using namespace tessera;
 using namespace tessera::test;

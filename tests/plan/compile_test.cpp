@@ -258,7 +258,7 @@ TEST_CASE("each_unit_is_optimized_and_its_norm_taken_once_a_step") {
   });
 }
 
-TEST_CASE("squares_are_summed_by_the_stream_that_wrote_the_gradient_last") {
+TEST_CASE("threads_of_the_compute_stream_sum_squares_of_gradients_that_are_final_behind_their_windows") {
   const auto stream = [](const PlanOptions& options) {
     const Plan plan = compile(input_of(chain_model(3), options));
     std::set<StreamId> streams;
@@ -270,10 +270,12 @@ TEST_CASE("squares_are_summed_by_the_stream_that_wrote_the_gradient_last") {
     REQUIRE(streams.size() == 1);
     return *streams.begin();
   };
-  CHECK(stream({.ranks = 1}) == StreamId::compute);
-  CHECK(stream({.ranks = 1, .gradient_hooks = true}) == StreamId::reduce);
-  CHECK(stream({.ranks = 1, .micro_batches = 2}) == StreamId::reduce);
-  CHECK(stream({.ranks = 2}) == StreamId::reduce);
+  CHECK(stream({.ranks = 1}) == StreamId::reduce);
+  CHECK(stream({.ranks = 1, .threaded_compute = true}) == StreamId::compute);
+  CHECK(stream({.ranks = 1, .gradient_hooks = true, .threaded_compute = true}) == StreamId::reduce);
+  CHECK(stream({.ranks = 1, .micro_batches = 2, .threaded_compute = true}) == StreamId::reduce);
+  CHECK(stream({.ranks = 1, .granules = 2, .threaded_compute = true}) == StreamId::reduce);
+  CHECK(stream({.strategy = Strategy::ddp, .ranks = 2, .threaded_compute = true}) == StreamId::reduce);
 }
 
 TEST_CASE("one_rank_has_no_gathers") {

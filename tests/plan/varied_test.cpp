@@ -48,6 +48,7 @@ void for_each_varied_plan(Body body) {
   for_each_options([&](PlanOptions options) {
     if (index++ % 23 != 0) return;
     options.gradient_hooks = options.ranks % 2 == 1;
+    options.threaded_compute = index % 2 == 1;
     const Model model = varied_model();
     INFO(describe(options));
     body(model, options, compile(input_of(model, options)));
@@ -249,6 +250,7 @@ TEST_CASE("the_hash_sees_types_frozen_parameters_buffers_hooks_activations_and_c
       hash_of([](CompileInput& in) { in.units[0].buffers[0].name = "u0.other"; }),
       hash_of([](CompileInput& in) { in.options.gradient_hooks = true; }),
       hash_of([](CompileInput& in) { in.options.fp32_sums = true; }),
+      hash_of([](CompileInput& in) { in.options.threaded_compute = true; }),
       hash_of([](CompileInput& in) { in.options.granules = 3; }),
       hash_of([](CompileInput& in) { in.options.granules = 4; }),
       hash_of([](CompileInput& in) { in.options.activations = Bytes(1); }),

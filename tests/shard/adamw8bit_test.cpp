@@ -117,7 +117,10 @@ TEST_CASE("eight_bit_moments_have_the_same_bits_on_meshes_on_threads_in_the_host
     CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
   }
   tessera::parallel::set_threads(3);
-  CHECK((train(2, {}, all_together) == expected));
+  for (const int ranks : {1, 2}) {
+    CHECK((train(ranks, {}, all_together) == expected));
+    CHECK((train(ranks, {.diagnostics = {.delay_seed = 7, .queue_compute = true}}, all_together) == expected));
+  }
   tessera::parallel::set_threads(1);
 }
 

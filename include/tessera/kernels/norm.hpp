@@ -19,7 +19,7 @@ namespace tessera::kernels {
 inline constexpr std::size_t norm_block = 1024;
 inline constexpr std::size_t norm_lanes = 8192;
 
-// On the CPU: the stream's thread alone, or with its helpers (parallel.hpp), which is for the stream that computes.
+// On the CPU the stream's thread sums alone or, on the stream that computes, with its helpers (parallel.hpp).
 enum class Threads { one, all };
 
 // *result = sum of data[i]^2. `data` and `result` are memory of the stream's device. Does not synchronise.
