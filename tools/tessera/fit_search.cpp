@@ -167,8 +167,8 @@ class Search {
   }
 
   // {slices, parts of sequences}, each a power of two that the heads and the sequence can be divided by. What a short
-  // sequence's activations take is little beside what stands around them, and a search with its parts takes twice as
-  // long.
+  // sequence's activations take is little beside what stands around them, and a search with its parts takes half as
+  // long again or more.
   std::vector<std::pair<std::size_t, std::size_t>> cuts_of_layers() const {
     const Subject& subject = question_.subject;
     std::vector<std::pair<std::size_t, std::size_t>> result;
