@@ -5,7 +5,8 @@ usage: parallel.py BUILD [--torch PYTHON] [--rounds N] [--steps N] [--tiny]
 
 tensor: train_gpt --mesh tensor=2 beside DTensor's column- and row-wise layers with sequence parallel norms and a loss over the vocabulary;
 pipeline: train_gpt --mesh pipeline=2 beside torch.distributed.pipelining, 1F1B on both; zero-bubble: the same with --schedule zb-h1 beside
-PyTorch's 1F1B. PyTorch has gloo, the fused AdamW and a heap that is kept. Prints for each how far losses are apart, both times of a step and their ratio, of which more is better for Tessera.
+PyTorch's 1F1B. PyTorch has gloo, the fused AdamW and a heap that is kept. Prints for each how far losses are apart, both times of a step and
+their ratio, of which more is better for Tessera.
 
 PYTHON is an interpreter that has PyTorch; default: the environment variable TESSERA_TORCH_PYTHON, else this one.
 """

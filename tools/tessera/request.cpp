@@ -342,8 +342,7 @@ void add_question_options(CommandLine& line, PlanRequest& request) {
       "--meshes", request.freedom.meshes,
       "With --fit: also a GPT's slices along tensor and parts of sequences of 2,048 tokens or more along context, both "
       "together among 2, 4 and 8 ranks, and as many stages along pipeline as there are micro-batches or fewer (1f1b, "
-      "without recomputation), "
-      "the rest of the ranks sharding. Nothing moves to the host's memory then");
+      "without recomputation), the rest of the ranks sharding. Nothing moves to the host's memory then");
   line.take({"--host-memory", "SIZE",
              "With --fit: the host's memory of a rank. What has to move and is more than that goes to the disk with "
              "--offload-to disk:FOLDER, which without --host-memory takes all that moves [no limit]"},

@@ -315,8 +315,8 @@ struct PlanOptions {
   Bytes activations{};          // of the user's block
   Checkpointing checkpointing = Checkpointing::none;
   CollectiveStaging collective_staging = CollectiveStaging::none;  // of the backend
-  bool threaded_compute =
-      false;                  // threads share the compute stream's operations, and one more beside them would disturb
+  // Threads of the host share the compute stream's operations, and one more beside them would take a processor away.
+  bool threaded_compute = false;
   bool disk_staging = false;  // what comes from the disk passes through the host's memory: of devices but the CPU
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
