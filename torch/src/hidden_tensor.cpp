@@ -3,6 +3,16 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/batch_norm_ops.h>
+#include <ATen/ops/conv2d_ops.h>
+#include <ATen/ops/conv_transpose2d_ops.h>
+#include <ATen/ops/convolution_backward_ops.h>
+#include <ATen/ops/layer_norm_ops.h>
+#include <ATen/ops/linear_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/native_batch_norm_backward_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
+#include <ATen/ops/t_ops.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -10,6 +20,8 @@
 #include <torch/library.h>
 
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "src/marked_storage.hpp"
@@ -61,7 +73,7 @@ bool writes(const c10::FunctionSchema& operation, std::size_t argument) {
   return alias != nullptr && alias->isWrite() && name != "aten::requires_grad_" && name != "aten::retain_grad";
 }
 
-[[noreturn]] void refuse_write(const std::string& operation, const ParameterMark& mark) {
+[[noreturn]] void refuse_write(std::string_view operation, const ParameterMark& mark) {
   throw UsageError(fmt::format(
       "{} was to write parameter {}, whose values are the shards', so that it would be lost: between steps, write to "
       "the shards (model.sharded().pieces()) and call model.sharded().shards_changed(); files are loaded before "
@@ -69,17 +81,17 @@ bool writes(const c10::FunctionSchema& operation, std::size_t argument) {
       operation, mark.parameter));
 }
 
-void ask(const std::string& operation, const ParameterMark& mark, bool to_write) {
+void ask(std::string_view operation, const ParameterMark& mark, bool to_write) {
   if (mark.owner == nullptr) {
     throw UsageError(fmt::format("{} was given parameter {}, whose FullyShard is gone, and its values with it",
                                  operation, mark.parameter));
   }
   if (to_write) refuse_write(operation, mark);
-  if (!mark.shown) mark.owner->about_to_use(mark.unit, mark.parameter, operation);
+  if (!mark.shown) mark.owner->about_to_use(mark.unit, mark.parameter, std::string(operation));
 }
 
 // A window that was opened for a later argument may have hidden an earlier one.
-void require_shown(const std::string& operation, const at::Tensor& tensor, const ParameterMark& mark,
+void require_shown(std::string_view operation, const at::Tensor& tensor, const ParameterMark& mark,
                    const ParameterMark& last) {
   if (!mark.shown) {
     throw UsageError(
@@ -113,6 +125,38 @@ void make_whole(const c10::OperatorHandle& operation, c10::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard itself(parameter_key);
   operation.callBoxed(stack);
 }
+
+// Calls `see(tensor, mark)` where the argument of an operator is a tensor that has a mark.
+template <typename Argument, typename See>
+void see_mark(const Argument& argument, const See& see) {
+  if constexpr (std::is_same_v<Argument, at::Tensor>) {
+    if (const ParameterMark* mark = mark_of(argument)) see(argument, *mark);
+  } else if constexpr (std::is_same_v<Argument, c10::optional<at::Tensor>>) {
+    if (argument) see_mark(*argument, see);
+  }
+}
+
+// make_whole() for one operator that takes single tensors and writes to none of them, by its own signature: boxes for
+// all arguments, there and back, take as long as a small layer computes.
+template <typename Operator, typename Signature = typename Operator::schema>
+struct Direct;
+template <typename Operator, typename Result, typename... Arguments>
+struct Direct<Operator, Result(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    const ParameterMark* last = nullptr;
+    (see_mark(arguments,
+              [&](const at::Tensor&, const ParameterMark& mark) {
+                ask(Operator::name, mark, false);
+                last = &mark;
+              }),
+     ...);
+    (see_mark(arguments, [&](const at::Tensor& tensor,
+                             const ParameterMark& mark) { require_shown(Operator::name, tensor, mark, *last); }),
+     ...);
+    const c10::impl::ExcludeDispatchKeyGuard itself(parameter_key);
+    return Operator::call(std::forward<Arguments>(arguments)...);
+  }
+};
 
 // A storage is no tensor, so it has no key, and set_() makes tensors of storages that no window knows.
 void refuse_storage(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, c10::Stack* stack) {
@@ -181,6 +225,21 @@ void show_as(const at::Tensor& tensor, const at::Tensor& face) {
 // At global scope, because the macro says torch:: where it stands.
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&tessera::torch::make_whole>());
+}
+
+// What layers that many programs have call.
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
+  using namespace at::_ops;
+  library.impl("batch_norm", &tessera::torch::Direct<batch_norm>::call);
+  library.impl("conv2d", &tessera::torch::Direct<conv2d>::call);
+  library.impl("conv_transpose2d.input", &tessera::torch::Direct<conv_transpose2d_input>::call);
+  library.impl("convolution_backward", &tessera::torch::Direct<convolution_backward>::call);
+  library.impl("layer_norm", &tessera::torch::Direct<layer_norm>::call);
+  library.impl("linear", &tessera::torch::Direct<linear>::call);
+  library.impl("mm", &tessera::torch::Direct<mm>::call);
+  library.impl("native_batch_norm_backward", &tessera::torch::Direct<native_batch_norm_backward>::call);
+  library.impl("native_layer_norm_backward", &tessera::torch::Direct<native_layer_norm_backward>::call);
+  library.impl("t", &tessera::torch::Direct<t>::call);
 }
 
 // Every operator on tensors with memory comes by this key, which has no kernel of its own for these two.
