@@ -227,7 +227,7 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&tessera::torch::make_whole>());
 }
 
-// What layers that many programs have call.
+// Operators of layers that many programs have.
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
   using namespace at::_ops;
   library.impl("batch_norm", &tessera::torch::Direct<batch_norm>::call);
