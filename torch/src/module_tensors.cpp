@@ -56,8 +56,8 @@ bool is_plain_fp32(const at::Tensor& gradient) {
          !gradient._is_zerotensor() && !gradient.is_neg() && gradient.is_contiguous();
 }
 
-// What copy_() and add_() do, to the bit, without the microsecond or two of each that torch spends on the way to them:
-// as long as the numbers of a bias take.
+// The same bits as copy_() and add_(), without the microsecond or two of each that torch spends on the way to them, in
+// which a thousand numbers are copied.
 void put(std::span<float> place, const at::Tensor& gradient, bool adds) {
   const float* const values = gradient.data_ptr<float>();
   if (adds) {
