@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <utility>
 
@@ -50,10 +51,12 @@ void* gradient_address(Window& window, const Parameter& parameter, DType type) {
   throw InternalError("an element type that windows do not have");
 }
 
-// Whether a gradient is fp32 numbers in the host's memory, one after another in its order of elements.
-bool is_plain_fp32(const at::Tensor& gradient) {
-  return gradient.is_cpu() && gradient.scalar_type() == at::kFloat && gradient.has_storage() &&
-         !gradient._is_zerotensor() && !gradient.is_neg() && gradient.is_contiguous();
+// Whether a gradient is few fp32 numbers in the host's memory, one after another in its order of elements. What torch
+// spends on the way to a copy does not matter with many, and its loop is then faster than memmove() on a Zen 4.
+bool is_small_fp32(const at::Tensor& gradient) {
+  constexpr std::int64_t few = 4096;
+  return gradient.numel() <= few && gradient.is_cpu() && gradient.scalar_type() == at::kFloat &&
+         gradient.has_storage() && !gradient._is_zerotensor() && !gradient.is_neg() && gradient.is_contiguous();
 }
 
 // The same bits as copy_() and add_(), without the microsecond or two of each that torch spends on the way to them, in
@@ -252,7 +255,7 @@ void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, c
   }
   const bool adds = std::exchange(written_in_, window_serial) == window_serial;
   if (device_.is_cpu() && precision_.gradient == DType::fp32 && gradient.sizes() == tensor_.sizes() &&
-      is_plain_fp32(gradient)) {
+      is_small_fp32(gradient)) {
     put(window.gradient<float>(parameter_), gradient, adds);
   } else {
     adds ? gradient_in(window).add_(gradient) : gradient_in(window).copy_(gradient);
