@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/plan/plan.hpp"
@@ -17,6 +18,26 @@ struct MutantSink {
   // Counts a place at which the damage makes no hazard, or cannot be made; the class says why.
   std::function<void()> exclude;
 };
+
+// Calls visit(point, operation) for every operation, in the plan's order.
+template <typename Visit>
+void each_operation(const Plan& plan, Visit visit) {
+  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
+    const auto& operations = plan.segments[s].operations;
+    for (std::size_t o = 0; o < operations.size(); ++o) visit(EventPoint{s, o}, operations[o]);
+  }
+}
+
+// Damages every operation that `applies` accepts, one at a time; damage(mutant, point) says whether that makes a
+// mutant.
+template <typename Applies, typename Damage>
+void at_each(const Plan& plan, const MutantSink& sink, Applies applies, Damage damage) {
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    if (!applies(operation)) return;
+    Plan mutant = plan;
+    if (damage(mutant, point)) sink.take(std::move(mutant), describe(plan, point));
+  });
+}
 
 struct MutantClass {
   std::string_view name;

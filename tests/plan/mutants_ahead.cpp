@@ -20,19 +20,8 @@ bool is_step_of_one(const Operation& operation) {
   return operation.kind == OperationKind::keep || is_supposed(operation);
 }
 
-template <typename Damage>
-void damage_steps(const Plan& plan, const MutantSink& sink, Damage damage) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      if (!is_step_of_one(plan.segments[s].operations[o])) continue;
-      Plan mutant = plan;
-      if (damage(mutant, EventPoint{s, o})) sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-    }
-  }
-}
-
 void step_ahead_left_out(const Plan& plan, const MutantSink& sink) {
-  damage_steps(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_step_of_one, [](Plan& mutant, EventPoint point) {
     // Whatever the scalars were supposed to be, what differs is taken back.
     if (mutant.at(point).kind == OperationKind::begin_update) return false;
     erase(mutant, point);
@@ -41,7 +30,7 @@ void step_ahead_left_out(const Plan& plan, const MutantSink& sink) {
 }
 
 void kept_behind_the_update(const Plan& plan, const MutantSink& sink) {
-  damage_steps(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_step_of_one, [](Plan& mutant, EventPoint point) {
     const auto& operations = mutant.segments[point.segment].operations;
     if (operations[point.operation].kind != OperationKind::keep) return false;
     exchange(mutant, point.segment, point.operation, point.operation + 1);
@@ -51,7 +40,7 @@ void kept_behind_the_update(const Plan& plan, const MutantSink& sink) {
 
 // The step's scalars pass for those of the norm.
 void settled_by_itself(const Plan& plan, const MutantSink& sink) {
-  damage_steps(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_step_of_one, [](Plan& mutant, EventPoint point) {
     Operation& settle = mutant.segments[point.segment].operations[point.operation];
     if (settle.kind != OperationKind::settle) return false;
     settle.kind = OperationKind::optimize;
@@ -61,7 +50,7 @@ void settled_by_itself(const Plan& plan, const MutantSink& sink) {
 
 // Parameters come from the host while it is not known what they are.
 void used_before_it_is_settled(const Plan& plan, const MutantSink& sink) {
-  damage_steps(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_step_of_one, [](Plan& mutant, EventPoint point) {
     const auto& operations = mutant.segments[point.segment].operations;
     if (operations[point.operation].kind != OperationKind::settle) return false;
     const auto fetch = std::find_if(operations.begin(), operations.end(), [&](const Operation& each) {
@@ -73,7 +62,7 @@ void used_before_it_is_settled(const Plan& plan, const MutantSink& sink) {
 }
 
 void updated_before_its_gradient_arrives(const Plan& plan, const MutantSink& sink) {
-  damage_steps(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_step_of_one, [](Plan& mutant, EventPoint point) {
     const auto& operations = mutant.segments[point.segment].operations;
     if (operations[point.operation].kind != OperationKind::keep) return false;
     std::size_t arrival = point.operation;

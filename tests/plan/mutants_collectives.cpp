@@ -86,12 +86,8 @@ void launched_in_other_order_with_its_own_waits(const Plan& plan, const MutantSi
 
 template <typename Change>
 void at_each_collective(const Plan& plan, const MutantSink& sink, Change change) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (const std::size_t o : collectives_of(plan, s)) {
-      Plan mutant = plan;
-      if (change(mutant, EventPoint{s, o})) sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-    }
-  }
+  at_each(
+      plan, sink, [](const Operation& operation) { return is_collective(operation.kind); }, change);
 }
 
 void missing(const Plan& plan, const MutantSink& sink) {
@@ -205,28 +201,26 @@ void another_group(const Plan& plan, const MutantSink& sink) {
 // brings. A rank alone has none, and reads it where it wrote it.
 template <bool is_beside>
 void undeclared_contribution(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 1; o < plan.segments[s].operations.size(); ++o) {
-      const Operation& operation = plan.segments[s].operations[o];
-      if ((plan.segments[s].operations[o - 1].stream == StreamId::overlap) != is_beside) continue;
-      for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
-        const Access& access = operation.accesses[a];
-        const bool brings = access.role == Role::collected && access.mode == AccessMode::write;
-        if (operation.kind != OperationKind::window || !brings) continue;
-        const auto& all_here = plan.segments[s].operations;
-        if (std::none_of(all_here.begin(), all_here.end(), [&](const Operation& other) {
-              return other.kind == OperationKind::collective && other.accesses.front().range == access.range;
-            })) {
-          sink.exclude();
-          continue;
-        }
-        Plan mutant = plan;
-        auto& all = mutant.segments[s].operations[o].accesses;
-        all.erase(all.begin() + static_cast<std::ptrdiff_t>(a));
-        sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    const auto [s, o] = point;
+    const auto& all_here = plan.segments[s].operations;
+    if (o == 0 || (all_here[o - 1].stream == StreamId::overlap) != is_beside) return;
+    for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
+      const Access& access = operation.accesses[a];
+      const bool brings = access.role == Role::collected && access.mode == AccessMode::write;
+      if (operation.kind != OperationKind::window || !brings) continue;
+      if (std::none_of(all_here.begin(), all_here.end(), [&](const Operation& other) {
+            return other.kind == OperationKind::collective && other.accesses.front().range == access.range;
+          })) {
+        sink.exclude();
+        continue;
       }
+      Plan mutant = plan;
+      auto& all = mutant.segments[s].operations[o].accesses;
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(a));
+      sink.take(std::move(mutant), describe(plan, point));
     }
-  }
+  });
 }
 
 // Counts as if the elements were half as wide.

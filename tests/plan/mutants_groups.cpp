@@ -23,20 +23,17 @@ bool is_idle(const Operation& operation, std::size_t pair) {
 // The accesses of each segment of each group, one at a time: `change` gets the list and the place of a segment's pair.
 template <typename Change>
 void at_each_segment(const Plan& plan, const MutantSink& sink, Change change) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      const Operation& operation = plan.segments[s].operations[o];
-      for (std::size_t pair = 0; is_group(operation) && pair < operation.accesses.size(); pair += 2) {
-        if (is_idle(operation, pair)) {
-          sink.exclude();
-          continue;
-        }
-        Plan mutant = plan;
-        if (!change(mutant.segments[s].operations[o].accesses, pair)) continue;
-        sink.take(std::move(mutant), fmt::format("{}, segment {}", describe(plan, EventPoint{s, o}), pair / 2));
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    for (std::size_t pair = 0; is_group(operation) && pair < operation.accesses.size(); pair += 2) {
+      if (is_idle(operation, pair)) {
+        sink.exclude();
+        continue;
       }
+      Plan mutant = plan;
+      if (!change(mutant.segments[point.segment].operations[point.operation].accesses, pair)) continue;
+      sink.take(std::move(mutant), fmt::format("{}, segment {}", describe(plan, point), pair / 2));
     }
-  }
+  });
 }
 
 using Accesses = std::vector<Access>;
@@ -116,25 +113,22 @@ void ranges_of_sources_exchanged(const Plan& plan, const MutantSink& sink) {
 // A segment goes with the next operation of its kind, whether that is a group or not. Sums may be gathered later than
 // the others of their bucket: no hazard.
 void in_the_next_bucket(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    const auto& operations = plan.segments[s].operations;
-    for (std::size_t o = 0; o < operations.size(); ++o) {
-      if (!is_group(operations[o])) continue;
-      if (operations[o].kind != OperationKind::reduce_scatter) {
-        sink.exclude();
-        continue;
-      }
-      std::size_t next = o + 1;
-      while (next < operations.size() && operations[next].kind != operations[o].kind) ++next;
-      if (next == operations.size() || operations[o].accesses.back().range.size == Bytes(0)) continue;
-      Plan mutant = plan;
-      auto& from = mutant.segments[s].operations[o].accesses;
-      auto& to = mutant.segments[s].operations[next].accesses;
-      to.insert(to.end(), from.end() - 2, from.end());
-      from.resize(from.size() - 2, from.front());
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+  at_each(plan, sink, is_group, [&](Plan& mutant, EventPoint point) {
+    auto& operations = mutant.segments[point.segment].operations;
+    Operation& operation = operations[point.operation];
+    if (operation.kind != OperationKind::reduce_scatter) {
+      sink.exclude();
+      return false;
     }
-  }
+    std::size_t next = point.operation + 1;
+    while (next < operations.size() && operations[next].kind != operation.kind) ++next;
+    if (next == operations.size() || operation.accesses.back().range.size == Bytes(0)) return false;
+    auto& from = operation.accesses;
+    auto& to = operations[next].accesses;
+    to.insert(to.end(), from.end() - 2, from.end());
+    from.resize(from.size() - 2, from.front());
+    return true;
+  });
 }
 
 }  // namespace

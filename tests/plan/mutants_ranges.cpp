@@ -28,22 +28,20 @@ using Damage = std::function<void(const Plan& plan, Access& access)>;
 // Damages every access that `applies` accepts, one at a time.
 template <typename Applies>
 void damage_each(const Plan& plan, const MutantSink& sink, Applies applies, const Damage& damage) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      for (std::size_t a = 0; a < plan.segments[s].operations[o].accesses.size(); ++a) {
-        const Access& access = plan.segments[s].operations[o].accesses[a];
-        // An empty unit has no byte to lose, nor a place to be wrong about.
-        if (access.range.size == Bytes(0)) {
-          sink.exclude();
-          continue;
-        }
-        if (!applies(access)) continue;
-        Plan mutant = plan;
-        damage(plan, mutant.segments[s].operations[o].accesses[a]);
-        sink.take(std::move(mutant), fmt::format("{}, access {}", describe(plan, EventPoint{s, o}), a));
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
+      const Access& access = operation.accesses[a];
+      // An empty unit has no byte to lose, nor a place to be wrong about.
+      if (access.range.size == Bytes(0)) {
+        sink.exclude();
+        continue;
       }
+      if (!applies(access)) continue;
+      Plan mutant = plan;
+      damage(plan, mutant.segments[point.segment].operations[point.operation].accesses[a]);
+      sink.take(std::move(mutant), fmt::format("{}, access {}", describe(plan, point), a));
     }
-  }
+  });
 }
 
 bool any(const Access&) { return true; }
@@ -143,30 +141,28 @@ void wider_by_an_axis(const Plan& plan, const MutantSink& sink) {
 
 // Two operands of one operation that stand elsewhere change places, with their names or without.
 void operands_exchanged(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      const std::vector<Access>& accesses = plan.segments[s].operations[o].accesses;
-      for (std::size_t a = 0; a < accesses.size(); ++a) {
-        for (std::size_t b = 0; b < a; ++b) {
-          if (accesses[a].range == accesses[b].range || accesses[a].tenant != accesses[b].tenant) continue;
-          if (accesses[a].range.size == Bytes(0) || accesses[b].range.size == Bytes(0)) continue;
-          // A window finds what came of its collectives by the place, so that their order means nothing.
-          const bool both_came = accesses[a].role == Role::collected && accesses[b].role == Role::collected &&
-                                 accesses[a].mode == AccessMode::read && accesses[b].mode == AccessMode::read;
-          if (both_came) continue;
-          Plan places = plan;
-          auto& of_places = places.segments[s].operations[o].accesses;
-          std::swap(of_places[a].range, of_places[b].range);
-          sink.take(std::move(places), fmt::format("{}, {} and {}", describe(plan, EventPoint{s, o}), b, a));
-          if (accesses[a].mode == accesses[b].mode || accesses[a].role == accesses[b].role) continue;
-          Plan modes = plan;
-          auto& of_modes = modes.segments[s].operations[o].accesses;
-          std::swap(of_modes[a].mode, of_modes[b].mode);
-          sink.take(std::move(modes), fmt::format("{}, modes {} and {}", describe(plan, EventPoint{s, o}), b, a));
-        }
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    const std::vector<Access>& accesses = operation.accesses;
+    for (std::size_t a = 0; a < accesses.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        if (accesses[a].range == accesses[b].range || accesses[a].tenant != accesses[b].tenant) continue;
+        if (accesses[a].range.size == Bytes(0) || accesses[b].range.size == Bytes(0)) continue;
+        // A window finds what came of its collectives by the place, so that their order means nothing.
+        const bool both_came = accesses[a].role == Role::collected && accesses[b].role == Role::collected &&
+                               accesses[a].mode == AccessMode::read && accesses[b].mode == AccessMode::read;
+        if (both_came) continue;
+        Plan places = plan;
+        auto& of_places = places.segments[point.segment].operations[point.operation].accesses;
+        std::swap(of_places[a].range, of_places[b].range);
+        sink.take(std::move(places), fmt::format("{}, {} and {}", describe(plan, point), b, a));
+        if (accesses[a].mode == accesses[b].mode || accesses[a].role == accesses[b].role) continue;
+        Plan modes = plan;
+        auto& of_modes = modes.segments[point.segment].operations[point.operation].accesses;
+        std::swap(of_modes[a].mode, of_modes[b].mode);
+        sink.take(std::move(modes), fmt::format("{}, modes {} and {}", describe(plan, point), b, a));
       }
     }
-  }
+  });
 }
 
 // A buffer is said to hold values of another type, or sharded over another axis.

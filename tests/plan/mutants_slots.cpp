@@ -34,20 +34,17 @@ std::size_t last_reader(const Plan& plan, std::size_t segment, std::size_t relea
 
 template <typename Before>
 void freed_early(const Plan& plan, const MutantSink& sink, Before before) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    const auto& operations = plan.segments[s].operations;
-    for (std::size_t o = 0; o < operations.size(); ++o) {
-      if (operations[o].kind != OperationKind::release) continue;
-      // The slot of an empty unit holds nothing.
-      if (operations[o].accesses.front().range.size == Bytes(0)) {
-        sink.exclude();
-        continue;
-      }
-      Plan mutant = plan;
-      move_up(mutant, s, o, before(s, o));
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
+  const auto is_release = [](const Operation& operation) { return operation.kind == OperationKind::release; };
+  at_each(plan, sink, is_release, [&](Plan& mutant, EventPoint point) {
+    // The slot of an empty unit holds nothing.
+    const bool empty = mutant.at(point).accesses.front().range.size == Bytes(0);
+    if (empty) {
+      sink.exclude();
+    } else {
+      move_up(mutant, point.segment, point.operation, before(point.segment, point.operation));
     }
-  }
+    return !empty;
+  });
 }
 
 void freed_before_last_reader(const Plan& plan, const MutantSink& sink) {
@@ -232,25 +229,21 @@ void into_its_neighbour(const Plan& plan, const MutantSink& sink) {
   }
 }
 
-// A transfer that goes missing, and one on the stream of the other direction.
-template <typename Change>
-void at_each_transfer(const Plan& plan, const MutantSink& sink, Change change) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      if (plan.segments[s].operations[o].kind != OperationKind::transfer) continue;
-      Plan mutant = plan;
-      change(mutant, EventPoint{s, o});
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-    }
-  }
+bool is_transfer(const Operation& operation) { return operation.kind == OperationKind::transfer; }
+
+void transfer_missing(const Plan& plan, const MutantSink& sink) {
+  at_each(plan, sink, is_transfer, [](Plan& mutant, EventPoint point) {
+    erase(mutant, point);
+    return true;
+  });
 }
 
-void transfer_missing(const Plan& plan, const MutantSink& sink) { at_each_transfer(plan, sink, erase); }
-
+// A transfer on the stream of the other direction.
 void transfer_the_other_way(const Plan& plan, const MutantSink& sink) {
-  at_each_transfer(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_transfer, [](Plan& mutant, EventPoint point) {
     Operation& transfer = mutant.segments[point.segment].operations[point.operation];
     transfer.stream = transfer.stream == StreamId::fetch ? StreamId::evict : StreamId::fetch;
+    return true;
   });
 }
 
@@ -268,54 +261,42 @@ std::size_t release_before(const Segment& segment, std::size_t fetch) {
 }
 
 void fetched_before_the_slot_is_free(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    const Segment& segment = plan.segments[s];
-    for (std::size_t o = 0; o < segment.operations.size(); ++o) {
-      const Operation& operation = segment.operations[o];
-      if (operation.kind != OperationKind::transfer || operation.stream != StreamId::fetch) continue;
-      const std::size_t release = release_before(segment, o);
-      if (release == no_operation) continue;
-      Plan mutant = plan;
-      move_up(mutant, s, o, release);
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-    }
-  }
+  at_each(plan, sink, is_transfer, [](Plan& mutant, EventPoint point) {
+    if (mutant.at(point).stream != StreamId::fetch) return false;
+    const std::size_t release = release_before(mutant.segments[point.segment], point.operation);
+    if (release != no_operation) move_up(mutant, point.segment, point.operation, release);
+    return release != no_operation;
+  });
 }
 
 void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      const Operation& operation = plan.segments[s].operations[o];
-      for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
-        const Role slot = operation.accesses[a].role;
-        if (slot != Role::state_slot && slot != Role::master_slot) continue;
-        if (operation.kind == OperationKind::transfer || operation.kind == OperationKind::release) continue;
-        Plan mutant = plan;
-        Access& access = mutant.segments[s].operations[o].accesses[a];
-        access.role = slot == Role::state_slot ? Role::state : Role::master;
-        access.range.buffer = plan.content(access).buffer;
-        sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-      }
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    if (operation.kind == OperationKind::transfer || operation.kind == OperationKind::release) return;
+    for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
+      const Role slot = operation.accesses[a].role;
+      if (slot != Role::state_slot && slot != Role::master_slot) continue;
+      Plan mutant = plan;
+      Access& access = mutant.segments[point.segment].operations[point.operation].accesses[a];
+      access.role = slot == Role::state_slot ? Role::state : Role::master;
+      access.range.buffer = plan.content(access).buffer;
+      sink.take(std::move(mutant), describe(plan, point));
     }
-  }
+  });
 }
 
 // The device's memory in place of what the host's processors have, and their stream in place of another.
 void device_memory_in_place_of_the_hosts(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      const Operation& operation = plan.segments[s].operations[o];
-      if (operation.kind != OperationKind::optimize || operation.stream != StreamId::host) continue;
-      Plan mutant = plan;
-      Access& gradient = mutant.segments[s].operations[o].accesses.front();
-      gradient.role = Role::gradient;
-      gradient.range.buffer = plan.content(gradient).buffer;
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-      mutant = plan;
-      mutant.segments[s].operations[o].stream = StreamId::compute;
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}) + " on the device");
-    }
-  }
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    if (operation.kind != OperationKind::optimize || operation.stream != StreamId::host) return;
+    Plan mutant = plan;
+    Access& gradient = mutant.segments[point.segment].operations[point.operation].accesses.front();
+    gradient.role = Role::gradient;
+    gradient.range.buffer = plan.content(gradient).buffer;
+    sink.take(std::move(mutant), describe(plan, point));
+    mutant = plan;
+    mutant.segments[point.segment].operations[point.operation].stream = StreamId::compute;
+    sink.take(std::move(mutant), describe(plan, point) + " on the device");
+  });
 }
 
 }  // namespace

@@ -68,26 +68,17 @@ void tensor_twice(const Plan& plan, const MutantSink& sink) {
   });
 }
 
-template <typename Damage>
-void damage_operations(const Plan& plan, const MutantSink& sink, Damage damage) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      if (plan.segments[s].operations[o].whole_group == no_group) continue;
-      Plan mutant = plan;
-      if (damage(mutant, EventPoint{s, o})) sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-    }
-  }
-}
+bool is_of_whole_tensors(const Operation& operation) { return operation.whole_group != no_group; }
 
 void step_left_out(const Plan& plan, const MutantSink& sink) {
-  damage_operations(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_of_whole_tensors, [](Plan& mutant, EventPoint point) {
     erase(mutant, point);
     return true;
   });
 }
 
 void another_groups(const Plan& plan, const MutantSink& sink) {
-  damage_operations(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_of_whole_tensors, [](Plan& mutant, EventPoint point) {
     Operation& operation = mutant.segments[point.segment].operations[point.operation];
     operation.whole_group = (operation.whole_group + 1) % mutant.whole_groups.size();
     return mutant.whole_groups.size() > 1;
@@ -96,7 +87,7 @@ void another_groups(const Plan& plan, const MutantSink& sink) {
 
 // A unit's shares stay where they are, or do not come back.
 void unit_stays_behind(const Plan& plan, const MutantSink& sink) {
-  damage_operations(plan, sink, [](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_of_whole_tensors, [](Plan& mutant, EventPoint point) {
     Operation& operation = mutant.segments[point.segment].operations[point.operation];
     if (operation.kind != OperationKind::redistribute) return false;
     const auto direction = std::find_if(operation.accesses.begin(), operation.accesses.end(),
@@ -107,17 +98,13 @@ void unit_stays_behind(const Plan& plan, const MutantSink& sink) {
 }
 
 void applied_before(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    const auto& operations = plan.segments[s].operations;
-    for (std::size_t o = 0; o < operations.size(); ++o) {
-      if (operations[o].kind != OperationKind::apply) continue;
-      std::size_t transform = o;
-      while (operations[transform].kind != OperationKind::transform) --transform;
-      Plan mutant = plan;
-      exchange(mutant, s, transform, o);
-      sink.take(std::move(mutant), describe(plan, EventPoint{s, o}));
-    }
-  }
+  const auto applies = [](const Operation& operation) { return operation.kind == OperationKind::apply; };
+  at_each(plan, sink, applies, [](Plan& mutant, EventPoint point) {
+    std::size_t transform = point.operation;
+    while (mutant.at({point.segment, transform}).kind != OperationKind::transform) --transform;
+    exchange(mutant, point.segment, transform, point.operation);
+    return true;
+  });
 }
 
 }  // namespace
