@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "checks.hpp"
 #include "errors.hpp"
 #include "models.hpp"
 #include "tessera/base/error.hpp"
@@ -48,12 +49,7 @@ Model whole_blocks() {
 }
 
 std::string failure(const PlanOptions& options) {
-  try {
-    compile(input_of(chain_model(2), options));
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+  return usage_error([&] { compile(input_of(chain_model(2), options)); });
 }
 
 }  // namespace
@@ -115,13 +111,7 @@ TEST_CASE("codes_take_one_slot_and_are_what_hfsdp_keeps") {
     CHECK(hfsdp.unit_buffers[unit][Role::encoded].buffer == hfsdp.unit_buffers[0][Role::encoded].buffer);
   }
   const Plan plain = kept(Strategy::fsdp, bf16_mixed), coded = kept(Strategy::fsdp, in_codes(bf16_mixed));
-  const auto slots = [](const Plan& plan) {
-    Bytes sum;
-    for (const Buffer& buffer : plan.buffers) {
-      if (buffer.category == Category::parameter_slots) sum += buffer.size;
-    }
-    return sum;
-  };
+  const auto slots = [](const Plan& plan) { return bytes_in(plan, Category::parameter_slots); };
   CHECK(slots(coded) == slots(plain) + Bytes(36 * 260));
 }
 

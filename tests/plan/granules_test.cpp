@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "checks.hpp"
 #include "errors.hpp"
 #include "models.hpp"
 #include "tessera/plan/memory.hpp"
@@ -48,8 +49,7 @@ TEST_CASE("plans_of_granules_are_sound") {
                                     .replicas = ranks == 6 ? 2u : 1u,
                                     .granules = 13};
           INFO(model.name << ", " << describe(options));
-          const Verification verification = verify(compile(input_of(model, options)));
-          CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+          check_sound(verify(compile(input_of(model, options))));
         }
       }
     }

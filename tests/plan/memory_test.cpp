@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "checks.hpp"
 #include "matrix.hpp"
 #include "plan/collective_memory.hpp"
 #include "tessera/plan/verify.hpp"
@@ -18,15 +19,6 @@
 namespace tessera::plan {
 
 namespace memory_test {
-
-std::uint64_t up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
-
-// Elements of a unit's shard: parameters on multiples of 128, then equal shards on multiples of 128.
-std::uint64_t shard_of(const UnitSpec& unit, std::uint64_t ranks) {
-  std::uint64_t flat = 0;
-  for (const ParameterSpec& parameter : unit.parameters) flat += up(element_count(parameter.shape), 128);
-  return up((flat + ranks - 1) / ranks, 128);
-}
 
 std::uint64_t category(const MemoryReport& report, Category which) {
   return report.categories[static_cast<std::size_t>(which)].size.count();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checks.hpp"
 #include "errors.hpp"
 #include "matrix.hpp"
 #include "plan/fragments.hpp"
@@ -71,9 +72,8 @@ TEST_CASE("verify_accepts_every_plan_with_outer_steps") {
       } catch (const UsageError&) {
         return;  // more fragments than units that train
       }
-      const Verification verification = verify(plan);
       INFO(model.name << ", " << describe(options));
-      CHECK_MESSAGE(verification.ok(), (verification.ok() ? std::string() : verification.violations.front().text));
+      check_sound(verify(plan));
       ++accepted;
     });
   }
@@ -156,28 +156,18 @@ TEST_CASE("outer_steps_take_two_shards_of_each_unit_and_two_of_the_largest") {
   single.replicas = 1;
   single.ranks = plan.mesh.size(Axis::shard);
   const Plan alone = compile(input_of(chain_model(3), single));
-  const auto sum = [](const Plan& of, Category category) {
-    Bytes bytes;
-    for (const Buffer& buffer : of.buffers) bytes += buffer.category == category ? buffer.size : Bytes(0);
-    return bytes;
-  };
   Bytes shards;
   for (const UnitLayout& layout : plan.layouts) shards += Bytes(4) * layout.shard_elements();
   Bytes states;
   for (const UnitLayout& layout : plan.layouts) states += Bytes(8) * layout.elements(Axis::shard, Part::trained);
-  CHECK(sum(plan, Category::optimizer) == states + shards * 2);
-  CHECK(sum(alone, Category::staging) == Bytes(0));
-  CHECK(sum(plan, Category::staging) ==
+  CHECK(bytes_in(plan, Category::optimizer) == states + shards * 2);
+  CHECK(bytes_in(alone, Category::staging) == Bytes(0));
+  CHECK(bytes_in(plan, Category::staging) ==
         Bytes(4) * (plan.layouts[0].shard_elements() + plan.layouts[1].shard_elements()));
   CHECK(memory(plan).live <= memory(plan).peak);
 }
 
 // ---- what the verifier says ----
-
-bool says(const Verification& verification, ViolationKind kind, const std::string& part) {
-  return std::any_of(verification.violations.begin(), verification.violations.end(),
-                     [&](const Violation& v) { return v.kind == kind && contains(v.text, part); });
-}
 
 TEST_CASE("weights_that_were_not_averaged_are_an_objection") {
   Plan plan = sample();

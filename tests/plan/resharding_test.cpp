@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checks.hpp"
 #include "matrix.hpp"
 #include "tessera/plan/draw.hpp"
 #include "tessera/plan/memory.hpp"
@@ -32,11 +33,6 @@ std::vector<AxisSet> gathers_of(const Segment& segment, std::size_t unit) {
     if (operation.kind == OperationKind::all_gather && operation.unit == unit) result.push_back(operation.group);
   }
   return result;
-}
-
-bool is_micro_batch(SegmentKind kind) {
-  using enum SegmentKind;
-  return kind == only || kind == first || kind == middle || kind == last;
 }
 
 TEST_CASE("a_unit_is_gathered_across_replicas_once_a_pass_and_then_inside_its_own") {

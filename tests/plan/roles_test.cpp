@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "checks.hpp"
 #include "errors.hpp"
 #include "models.hpp"
 #include "plan_edits.hpp"
@@ -95,7 +96,7 @@ TEST_CASE("two_stages_with_two_micro_batches_are_proved_together") {
   for (const PlanOptions& options : settings) {
     const std::vector<RankRole> roles = two_stages(options);
     const Verification verification = verify(roles);
-    CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+    check_sound(verification);
     for (const RankRole& role : roles) CHECK(verify(role.plan).ok());
     CHECK(verification.operations > verify(roles[0].plan).operations);
   }
@@ -276,8 +277,7 @@ TEST_CASE("gradients_of_tied_units_are_summed_once_in_both_roles") {
       }};
   for (const std::size_t stages : {std::size_t{2}, std::size_t{3}}) {
     const std::vector<RankRole> roles = tied_stages(stages, {1, 2});
-    const Verification verification = verify(roles);
-    CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+    check_sound(verify(roles));
     for (const std::size_t role : {std::size_t{0}, stages - 1}) {
       const std::vector<EventPoint> sums = sums_of_tied(roles[role].plan);
       REQUIRE(sums.size() == 2);
@@ -329,8 +329,7 @@ constexpr Scheduled all_scheduled[] = {{ScheduleKind::gpipe, {3, 6}},          {
 TEST_CASE("bubbles_of_plans_are_those_of_schedules") {
   for (const auto& [kind, shape] : all_scheduled) {
     const std::vector<RankRole> roles = stages_of(kind, shape);
-    const Verification verification = verify(roles);
-    CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+    check_sound(verify(roles));
     const double rest = kind == ScheduleKind::zb_h1 ? 0 : 1;
     const Durations durations{.on_stream = [&](const Operation& operation) {
       if (operation.kind != OperationKind::window || operation.unit % 3 != 1) return 0.0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checks.hpp"
 #include "errors.hpp"
 #include "matrix.hpp"
 #include "tessera/plan/draw.hpp"
@@ -57,8 +58,7 @@ TEST_CASE("every_sharding_that_a_rank_can_update_from_is_sound_and_keeps_what_it
           options.micro_batches = micro_batches;
           const Plan plan = compile(input_of(chain_model(4), options));
           INFO(mesh.replicas << " x " << mesh.ranks_of_replica << ": " << to_string(sharding));
-          const Verification verification = verify(plan);
-          CHECK_MESSAGE(verification.ok(), (verification.ok() ? "" : verification.violations.front().text));
+          check_sound(verify(plan));
           Bytes of_states;
           for (const UnitBuffers& buffers : plan.unit_buffers) of_states += plan.buffers[buffers.states[0].buffer].size;
           CHECK(of_states == size_of(DType::fp32) * elements(plan, plan.sharding().optimizer));

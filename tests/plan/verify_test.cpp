@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checks.hpp"
 #include "errors.hpp"
 #include "models.hpp"
 #include "plan_edits.hpp"
@@ -23,11 +24,6 @@ std::size_t find(const Plan& plan, SegmentKind segment, const std::string& descr
     if (describe(plan, operations[o]) == description && nth-- == 0) return o;
   }
   throw InternalError("no " + description);
-}
-
-bool says(const Verification& verification, ViolationKind kind, const std::string& part) {
-  return std::any_of(verification.violations.begin(), verification.violations.end(),
-                     [&](const Violation& v) { return v.kind == kind && contains(v.text, part); });
 }
 
 TEST_CASE("a_sound_plan_has_no_violation_and_was_run_in_more_than_one_state") {
