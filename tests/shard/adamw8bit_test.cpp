@@ -5,12 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "../extent.hpp"
+#include "tensor_checks.hpp"
 #include "tensors.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/parallel.hpp"
@@ -22,18 +21,17 @@ namespace adamw8bit_shard_test {
 
 namespace {
 
+using tensors::bytes_of;
+using tensors::steps;
+using tensors::Training;
+using tensors::Values;
 using tensors::Wrapping;
 using tessera::AdamW8bit;
 using tessera::Axis;
-using tessera::FullyShardOptions;
-using tessera::MemorySpace;
 using tessera::Strategy;
 using toy::contains;
 using toy::failure_of;
 
-using Values = std::map<std::string, tensors::Bytes>;
-
-constexpr int steps = 5;
 const AdamW8bit settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
 
 // Sizes around a block and around what earlier shards had; some ranks have none of a tensor, or only padding.
@@ -41,23 +39,7 @@ const Wrapping each_alone = {{0}, {1}, {7}, {255}, {256}, {257}, {1031}, {2049}}
 const Wrapping all_together = {{0, 1, 7, 255, 256, 257, 1031, 2049}};
 const Wrapping in_pairs = {{2049, 1}, {0, 1031}, {257, 255}, {7, 256}};
 
-Values train(int ranks, const FullyShardOptions& options, const Wrapping& wrapping,
-             MemorySpace states_in = MemorySpace::device) {
-  Values values;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    tensors::Net net(world, options, wrapping, settings, states_in);
-    for (int step = 0; step < steps; ++step) net.step(step);
-    net.collect(values, mutex);
-  });
-  return values;
-}
-
-template <typename T>
-tensors::Bytes bytes_of(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
+Values train(const Training& training) { return tensors::train(training, settings); }
 
 Values train_plainly() {
   Values result;
@@ -92,57 +74,27 @@ Values train_plainly() {
 TEST_CASE("eight_bit_moments_have_the_bits_of_whole_tensors_for_every_strategy_wrapping_and_number_of_ranks") {
   const Values expected = train_plainly();
   CHECK(expected.size() == 7 * 5);
-  for (const Wrapping& wrapping : {each_alone, all_together, in_pairs}) {
-    for (const int ranks : tests::rank_counts({1, 2, 3, 5})) {
-      for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
-        CAPTURE(wrapping.size());
-        CAPTURE(ranks);
-        CAPTURE(to_string(strategy));
-        CHECK((train(ranks, {.strategy = strategy}, wrapping) == expected));
-      }
-    }
-  }
+  tensors::check_strategies(expected, {each_alone, all_together, in_pairs}, tests::rank_counts({1, 2, 3, 5}), train);
 }
 
 TEST_CASE("eight_bit_moments_have_the_same_bits_on_meshes_on_threads_in_the_hosts_memory_and_in_test_modes") {
   const Values expected = train_plainly();
-  for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::fsdp}) {
-    CAPTURE(to_string(strategy));
-    CHECK((train(6, {.strategy = strategy, .replicas = 2}, in_pairs) == expected));
-  }
-  for (const int ranks : {1, 3}) {
-    FullyShardOptions options{.strategy = Strategy::fsdp};
-    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
-    options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true};
-    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
-  }
+  tensors::check_places(expected, in_pairs, train);
   tessera::parallel::set_threads(3);
   for (const int ranks : {1, 2}) {
-    CHECK((train(ranks, {}, all_together) == expected));
-    CHECK((train(ranks, {.diagnostics = {.delay_seed = 7, .queue_compute = true}}, all_together) == expected));
+    CHECK((train({ranks, {}, all_together}) == expected));
+    CHECK((train({ranks, {.diagnostics = {.delay_seed = 7, .queue_compute = true}}, all_together}) == expected));
   }
   tessera::parallel::set_threads(1);
 }
 
-// With clipping, several micro-batches, types of 16 bits and frozen parameters: every strategy has ddp's bits.
 TEST_CASE("strategies_have_equal_bits_with_eight_bit_moments_in_mixed_precision") {
   for (const int ranks : {2, 3}) {
     toy::Run run;
     run.ranks = ranks;
     run.optimizer = toy::in_eight_bits;
-    run.widths = {3, 86, 3, 257, 1};
     run.options.precision = tessera::bf16_mixed;
-    run.options.micro_batches = 2;
-    run.options.accumulation = tessera::AccumulationMode::reduced;
-    run.frozen = {0};
-    run.overflows = {2};
-    run.options.strategy = Strategy::ddp;
-    const toy::Result expected = toy::train<tessera::bf16>(run);
-    for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
-      run.options.strategy = strategy;
-      INFO(toy::describe(run));
-      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), expected));
-    }
+    const toy::Result expected = tensors::check_in_mixed_precision(run);
     run.optimizer = nullptr;
     CHECK_FALSE(toy::same_bits(toy::train<tessera::bf16>(run), expected));
   }
@@ -177,19 +129,7 @@ TEST_CASE("only_units_with_blocks_are_aligned_to_them") {
 
 // Shards of a recompiled model lie elsewhere, and moments go with the elements.
 TEST_CASE("a_recompiled_model_goes_on_with_its_eight_bit_moments") {
-  for (const int ranks : {1, 3}) {
-    Values values;
-    std::mutex mutex;
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-      tensors::Net net(world, {}, in_pairs, settings);
-      for (int step = 0; step < steps; ++step) {
-        if (step == 2) net.model.recompile();
-        net.step(step);
-      }
-      net.collect(values, mutex);
-    });
-    CHECK((values == train_plainly()));
-  }
+  tensors::check_recompiled(train_plainly(), in_pairs, train);
 }
 
 }  // namespace adamw8bit_shard_test

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/hash.hpp"
+#include "tensor_checks.hpp"
 #include "tensors.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/parallel.hpp"
@@ -27,6 +26,10 @@ namespace bf16_masters_test {
 
 namespace {
 
+using tensors::bytes_of;
+using tensors::steps;
+using tensors::Training;
+using tensors::Values;
 using tensors::Wrapping;
 using tessera::DType;
 using tessera::FullyShardOptions;
@@ -35,9 +38,6 @@ using tessera::Strategy;
 using toy::contains;
 using toy::failure_of;
 
-using Values = std::map<std::string, tensors::Bytes>;
-
-constexpr int steps = 5;
 constexpr std::uint64_t seed = 11;
 const tessera::AdamW settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
 constexpr tessera::Precision in_bf16{.parameter = DType::bf16, .masters = DType::bf16};
@@ -52,22 +52,9 @@ FullyShardOptions with(FullyShardOptions options) {
   return options;
 }
 
-Values train(int ranks, const FullyShardOptions& options, const Wrapping& wrapping,
-             MemorySpace states_in = MemorySpace::device) {
-  Values values;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    tensors::Net net(world, with(options), wrapping, settings, states_in, "");
-    for (int step = 0; step < steps; ++step) net.step(step);
-    net.collect(values, mutex);
-  });
-  return values;
-}
-
-template <typename T>
-tensors::Bytes bytes_of(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
+Values train(Training training) {
+  training.options = with(training.options);
+  return tensors::train(training, settings, "");
 }
 
 Values train_plainly() {
@@ -114,37 +101,18 @@ struct Slope : tessera::Module {
 TEST_CASE("bf16_masters_have_the_bits_of_whole_tensors_for_every_strategy_wrapping_and_number_of_ranks") {
   const Values expected = train_plainly();
   CHECK(expected.size() == 6 * 3);
-  for (const Wrapping& wrapping : {each_alone, all_together, in_pairs}) {
-    for (const int ranks : {1, 2, 3, 5}) {
-      for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
-        CAPTURE(wrapping.size());
-        CAPTURE(ranks);
-        CAPTURE(to_string(strategy));
-        CHECK((train(ranks, {.strategy = strategy}, wrapping) == expected));
-      }
-    }
-  }
+  tensors::check_strategies(expected, {each_alone, all_together, in_pairs}, {1, 2, 3, 5}, train);
 }
 
 TEST_CASE("bf16_masters_have_the_same_bits_on_meshes_on_threads_beside_states_of_the_host_and_in_test_modes") {
   const Values expected = train_plainly();
-  for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::fsdp}) {
-    CAPTURE(to_string(strategy));
-    CHECK((train(6, {.strategy = strategy, .replicas = 2}, in_pairs) == expected));
-  }
-  for (const int ranks : {1, 3}) {
-    FullyShardOptions options{.strategy = Strategy::fsdp};
-    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
-    options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true};
-    CHECK((train(ranks, options, in_pairs, MemorySpace::host) == expected));
-  }
+  tensors::check_places(expected, in_pairs, train);
   tessera::parallel::set_threads(3);
-  CHECK((train(2, {}, all_together) == expected));
+  CHECK((train({.ranks = 2, .wrapping = all_together}) == expected));
   tessera::parallel::set_threads(1);
 }
 
-// Several micro-batches, clipping, skipped steps, frozen parameters, gradients of 16 bits; optimizers of other states,
-// and one that sees tensors whole.
+// Optimizers of other states, and one that sees tensors whole.
 TEST_CASE("strategies_have_equal_bits_with_bf16_masters_whatever_the_optimizer") {
   using MakeOptimizer = std::function<std::unique_ptr<tessera::Optimizer>(float)>;
   const MakeOptimizer optimizers[] = {
@@ -158,20 +126,9 @@ TEST_CASE("strategies_have_equal_bits_with_bf16_masters_whatever_the_optimizer")
       toy::Run run;
       run.ranks = ranks;
       run.optimizer = optimizer;
-      run.widths = {3, 86, 3, 257, 1};
       run.options.precision = tessera::bf16_mixed;
       run.options.precision.masters = DType::bf16;
-      run.options.micro_batches = 2;
-      run.options.accumulation = tessera::AccumulationMode::reduced;
-      run.frozen = {0};
-      run.overflows = {2};
-      run.options.strategy = Strategy::ddp;
-      const toy::Result expected = toy::train<tessera::bf16>(run);
-      for (const Strategy strategy : {Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
-        run.options.strategy = strategy;
-        INFO(toy::describe(run));
-        CHECK(toy::same_bits(toy::train<tessera::bf16>(run), expected));
-      }
+      const toy::Result expected = tensors::check_in_mixed_precision(run);
       run.options.precision.masters = DType::fp32;
       CHECK_FALSE(toy::same_bits(toy::train<tessera::bf16>(run), expected));
     }
@@ -179,19 +136,7 @@ TEST_CASE("strategies_have_equal_bits_with_bf16_masters_whatever_the_optimizer")
 }
 
 TEST_CASE("a_recompiled_model_goes_on_with_its_bf16_masters") {
-  for (const int ranks : {1, 3}) {
-    Values values;
-    std::mutex mutex;
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-      tensors::Net net(world, with({}), in_pairs, settings, MemorySpace::device, "");
-      for (int step = 0; step < steps; ++step) {
-        if (step == 2) net.model.recompile();
-        net.step(step);
-      }
-      net.collect(values, mutex);
-    });
-    CHECK((values == train_plainly()));
-  }
+  tensors::check_recompiled(train_plainly(), in_pairs, train);
 }
 
 // Updates of a hundredth of bf16's last place move the mean as fp32 masters would; to nearest nothing would move.

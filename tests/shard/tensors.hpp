@@ -10,7 +10,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/comm/run.hpp"
@@ -19,6 +21,13 @@
 namespace tensors {
 
 using Bytes = std::vector<std::byte>;
+using Values = std::map<std::string, Bytes>;
+
+template <typename T>
+Bytes bytes_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
 
 // Every tensor has its size for a name.
 inline std::string name_of(std::size_t size) { return "t" + std::to_string(size); }
@@ -99,7 +108,7 @@ class Net {
   }
 
   // Adds this rank's values of masters and states, under "m/t257".
-  void collect(std::map<std::string, Bytes>& whole, std::mutex& mutex) {
+  void collect(Values& whole, std::mutex& mutex) {
     const std::lock_guard lock(mutex);
     for (std::size_t u = 0; u < model.unit_count(); ++u) {
       std::vector<tessera::plan::StateSpec> states = model.plan().unit_states(u);
@@ -122,5 +131,31 @@ class Net {
  public:
   tessera::FullyShard model;
 };
+
+inline constexpr int steps = 5;
+
+struct Training {
+  int ranks = 1;
+  tessera::FullyShardOptions options = {};
+  Wrapping wrapping;
+  tessera::MemorySpace states_in = tessera::MemorySpace::device;
+  bool recompiles = false;  // before the third step
+};
+
+// Returns masters and states after `steps`.
+template <typename Optimizer>
+Values train(const Training& training, const Optimizer& optimizer, std::optional<std::string> prefix = std::nullopt) {
+  Values values;
+  std::mutex mutex;
+  tessera::launch({.ranks = training.ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+    Net net(world, training.options, training.wrapping, optimizer, training.states_in, prefix);
+    for (int step = 0; step < steps; ++step) {
+      if (training.recompiles && step == 2) net.model.recompile();
+      net.step(step);
+    }
+    net.collect(values, mutex);
+  });
+  return values;
+}
 
 }  // namespace tensors
