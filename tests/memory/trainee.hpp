@@ -98,13 +98,4 @@ class Trainee {
   tessera::FullyShard model_;
 };
 
-struct Accumulation {
-  std::size_t micro_batches;
-  tessera::AccumulationMode mode;
-};
-inline std::vector<Accumulation> accumulations() {
-  using tessera::AccumulationMode;
-  return {{1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
-}
-
 }  // namespace toy

@@ -119,28 +119,16 @@ Weights train(int ranks, const FullyShardOptions& options) {
   return weights;
 }
 
-struct PlainNet {
-  explicit PlainNet(const std::string& name)
-      : layers{plain::Layer(name + ".0", inputs, hidden), plain::Layer(name + ".1", hidden, 1)} {}
-  const plain::Numbers& forward(const plain::Numbers& input) {
-    x = input;
-    h = layers[0].forward(x);
-    return y = layers[1].forward(h);
-  }
-  void backward(const plain::Numbers& dy) { layers[0].backward(x, h, layers[1].backward(h, y, dy)); }
-  std::array<plain::Layer, 2> layers;
-  plain::Numbers x, h, y;
-};
-
-std::map<std::string, PlainNet> train_plainly(int ranks, std::size_t micro_batches) {
-  std::map<std::string, PlainNet> nets;
-  PlainNet& actor = nets.emplace("actor", PlainNet("actor")).first->second;
-  PlainNet& critic = nets.emplace("critic", PlainNet("critic")).first->second;
+// Returns the actor and the critic.
+std::array<plain::Chain, 2> train_plainly(int ranks, std::size_t micro_batches) {
+  constexpr std::array<std::size_t, 3> widths = {inputs, hidden, 1};
+  std::array<plain::Chain, 2> nets{plain::Chain("actor.", widths), plain::Chain("critic.", widths)};
+  plain::Chain &actor = nets[0], &critic = nets[1];
   int judged = 0;
   for (int step = 0; step < 3 * rounds; ++step) {
     const Learns who = learner(step);
-    PlainNet& learns = who == Learns::critic ? critic : actor;
-    for (plain::Layer& layer : learns.layers) layer.clear();
+    plain::Chain& learns = who == Learns::critic ? critic : actor;
+    learns.clear();
     for (std::size_t micro = 0; micro < micro_batches; ++micro) {
       for (int rank = 0; rank < ranks; ++rank) {
         const Play play(step, micro, rank);
@@ -153,14 +141,9 @@ std::map<std::string, PlainNet> train_plainly(int ranks, std::size_t micro_batch
     }
     const plain::Rule rule = who == Learns::critic ? plain::adamw(double(critic_rate), ++judged)
                                                    : plain::sgd(double(actor_rate), double(momentum));
-    for (plain::Layer& layer : learns.layers) layer.update(double(ranks) * double(micro_batches), rule);
+    learns.update(double(ranks) * double(micro_batches), rule);
   }
   return nets;
-}
-
-void check_near(const Values& values, const plain::Numbers& expected) {
-  REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
 }
 
 TEST_CASE("an_actor_and_a_critic_train_as_in_a_plain_loop") {
@@ -170,14 +153,8 @@ TEST_CASE("an_actor_and_a_critic_train_as_in_a_plain_loop") {
       options.micro_batches = micro_batches;
       const Weights weights = train(ranks, options);
       CHECK(weights.size() == 8);
-      for (const auto& entry : train_plainly(ranks, micro_batches)) {
-        for (std::size_t l = 0; l < 2; ++l) {
-          const std::string name = entry.first + "." + std::to_string(l);
-          INFO(name << " on " << ranks << " ranks, " << micro_batches << " micro-batches");
-          check_near(weights.at(name + ".weight"), entry.second.layers[l].weight);
-          check_near(weights.at(name + ".bias"), entry.second.layers[l].bias);
-        }
-      }
+      INFO(ranks << " ranks, " << micro_batches << " micro-batches");
+      for (const plain::Chain& net : train_plainly(ranks, micro_batches)) plain::check_near(weights, net);
     }
   }
 }

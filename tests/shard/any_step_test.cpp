@@ -23,6 +23,7 @@
 
 namespace any_step_test {
 
+using plain::error;
 using tessera::FullyShard;
 using tessera::FullyShardOptions;
 using tessera::Strategy;
@@ -52,14 +53,6 @@ struct PlainNet {
   virtual void pass(int step, std::size_t micro, int rank) = 0;
   std::map<std::string, plain::Layer> layers;
 };
-
-// The gradient of half the squared difference to twice the middle of the input, with the loss scale.
-template <typename Number>
-std::vector<Number> error(const std::vector<Number>& y, const Values& x, Number scale) {
-  std::vector<Number> dy(y.size());
-  for (std::size_t i = 0; i < y.size(); ++i) dy[i] = (y[i] - Number(0.5f) * Number(x[i % x.size()])) * scale;
-  return dy;
-}
 
 // ---- a U-Net: levels in each other ----
 
@@ -345,11 +338,6 @@ std::map<std::string, plain::Layer> train_plainly(const MakePlain& make, int ran
   return std::move(net->layers);
 }
 
-void check_near(const Values& values, const plain::Numbers& expected) {
-  REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
-}
-
 TEST_CASE("steps_of_any_form_train_as_in_a_plain_loop") {
   for (const Kind& kind : kinds()) {
     for (const int ranks : {1, 2, 3, 4}) {
@@ -361,18 +349,11 @@ TEST_CASE("steps_of_any_form_train_as_in_a_plain_loop") {
         CHECK(weights.size() == 2 * expected.size());
         for (const auto& entry : expected) {
           INFO(kind.name << " on " << ranks << " ranks, " << micro_batches << " micro-batches: " << entry.first);
-          check_near(weights.at(entry.first + ".weight"), entry.second.weight);
-          check_near(weights.at(entry.first + ".bias"), entry.second.bias);
+          plain::check_near(weights, entry.first, entry.second);
         }
       }
     }
   }
-}
-
-bool same_bits(const Weights& a, const Weights& b) {
-  return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const auto& entry) {
-           return toy::same_bits(entry.second, b.at(entry.first));
-         });
 }
 
 TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
@@ -403,7 +384,7 @@ TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
           if (prefetch == 3) options.reshard_after_forward = tessera::Axis::shard;
           options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
           if (turn % 2 == 0) options.diagnostics.delay_seed = turn;
-          CHECK(same_bits(train(kind.net, mesh.ranks, options), *reference));
+          CHECK(toy::same_bits(train(kind.net, mesh.ranks, options), *reference));
         }
       }
     }

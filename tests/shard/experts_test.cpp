@@ -19,6 +19,7 @@
 
 namespace experts_test {
 
+using plain::error;
 using tessera::AccumulationMode;
 using tessera::FullyShard;
 using tessera::FullyShardOptions;
@@ -37,14 +38,6 @@ using Layer = toy::Layer<float>;
 // Which replica has the expert of a rank's token.
 std::size_t expert_of(std::size_t token, int step, int rank, std::size_t replicas) {
   return (token + std::size_t(step) + 2 * std::size_t(rank)) % replicas;
-}
-
-// Half the squared difference to half of the input.
-template <typename Number>
-std::vector<Number> error(const std::vector<Number>& y, const Values& x, Number scale) {
-  std::vector<Number> dy(y.size());
-  for (std::size_t i = 0; i < y.size(); ++i) dy[i] = (y[i] - Number(0.5f) * Number(x[i % x.size()])) * scale;
-  return dy;
 }
 
 // y = expert(x) of this replica, for the tokens that are sent to it; other rows are zero, and zero their gradients.
@@ -262,13 +255,6 @@ Job job_on(const MeshOfRanks& mesh) {
   return {.ranks = int(mesh.replicas) * mesh.ranks_of_replica, .options = on_mesh(mesh.replicas)};
 }
 
-void check_near(const std::map<std::string, Values>& weights, const std::string& name, const plain::Numbers& expected) {
-  INFO(name);
-  const Values& values = weights.at(name);
-  REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
-}
-
 TEST_CASE("experts_of_replicas_train_as_in_a_plain_loop") {
   for (const MeshOfRanks& mesh : meshes) {
     for (const bool optional : {false, true}) {
@@ -280,18 +266,13 @@ TEST_CASE("experts_of_replicas_train_as_in_a_plain_loop") {
       INFO(mesh.replicas << " replicas of " << mesh.ranks_of_replica << (optional ? ", some skipped" : ""));
       train_plainly(expected, job, trained.norms);
       CHECK(trained.weights.size() == 2 * expected.layers.size());
-      for (const auto& entry : expected.layers) {
-        check_near(trained.weights, entry.first + ".weight", entry.second.weight);
-        check_near(trained.weights, entry.first + ".bias", entry.second.bias);
-      }
+      for (const auto& [name, layer] : expected.layers) plain::check_near(trained.weights, name, layer);
     }
   }
 }
 
 bool same_bits(const Trained& a, const Trained& b) {
-  return a.norms == b.norms && a.weights.size() == b.weights.size() &&
-         std::all_of(a.weights.begin(), a.weights.end(),
-                     [&](const auto& entry) { return toy::same_bits(entry.second, b.weights.at(entry.first)); });
+  return a.norms == b.norms && toy::same_bits(a.weights, b.weights);
 }
 
 TEST_CASE("experts_of_replicas_are_bitwise_equal_between_strategies") {

@@ -74,12 +74,6 @@ void on_every_strategy(Body body) {
   }
 }
 
-bool same(const std::map<std::string, Values>& a, const std::map<std::string, Values>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    return x.first == y.first && toy::same_bits(x.second, y.second);
-  });
-}
-
 // ---- frozen ----
 
 TEST_CASE("a_frozen_parameter_keeps_its_bits_while_the_others_learn") {
@@ -109,7 +103,7 @@ TEST_CASE("recompiling_keeps_weights_and_states_and_trains_what_was_thawed") {
     job.second.weight.set_frozen(false);
     job.first.bias.set_frozen(true);
     job.model.recompile();
-    CHECK(same(job.all(), weights));
+    CHECK(toy::same_bits(job.all(), weights));
     CHECK(toy::same_bits(job.model.whole(job.first.weight, "m"), moments.at("first.weight")));
     CHECK(toy::same_bits(job.model.whole(job.second.bias, "m"), moments.at("second.bias")));
     CHECK(toy::same_bits(job.model.whole(job.second.weight, "m"), Values(39, 0.0f)));
@@ -174,8 +168,8 @@ TEST_CASE("recompiling_what_did_not_change_leaves_every_later_bit_alone") {
       broken.step();
       if (i == 1) broken.model.recompile();
     }
-    CHECK(same(straight.all(), broken.all()));
-    CHECK(same(straight.all("v"), broken.all("v")));
+    CHECK(toy::same_bits(straight.all(), broken.all()));
+    CHECK(toy::same_bits(straight.all("v"), broken.all("v")));
   });
 }
 

@@ -10,19 +10,13 @@ namespace {
 
 using tessera::AccumulationMode;
 using tessera::Strategy;
+using toy::Accumulation;
+using toy::accumulations;
 using toy::Run;
 
 std::vector<int> rank_counts() {
   if (tests::sanitized) return {3};
   return tests::reduced() ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7};
-}
-
-struct Accumulation {
-  std::size_t micro_batches;
-  AccumulationMode mode;
-};
-std::vector<Accumulation> accumulations() {
-  return {{1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
 }
 
 // Calls `check` for every sharding variant of `base`.

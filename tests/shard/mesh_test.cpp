@@ -12,20 +12,11 @@ namespace mesh_test {
 
 using tessera::AccumulationMode;
 using tessera::Strategy;
+using toy::Accumulation;
+using toy::accumulations;
+using toy::meshes;
+using toy::MeshOfRanks;
 using toy::Run;
-
-struct MeshOfRanks {
-  int replicas;
-  int ranks_of_replica;
-};
-constexpr MeshOfRanks meshes[] = {{2, 2}, {3, 2}, {2, 3}, {4, 1}};
-
-struct Accumulation {
-  std::size_t micro_batches;
-  AccumulationMode mode;
-};
-constexpr Accumulation accumulations[] = {
-    {1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
 
 Run on(const MeshOfRanks& mesh, const Run& base) {
   Run run = base;
@@ -79,7 +70,7 @@ void check_meshes(const Run& base) {
   const std::size_t stride = tests::sanitized ? 13 : tests::reduced() ? 4 : 1;
   std::size_t index = 0;
   for (const MeshOfRanks& mesh : meshes) {
-    for (const Accumulation& accumulation : accumulations) {
+    for (const Accumulation& accumulation : accumulations()) {
       Run run = on(mesh, base);
       run.steps = 6;
       run.options.micro_batches = accumulation.micro_batches;

@@ -23,14 +23,12 @@ namespace outer_test {
 using tessera::AccumulationMode;
 using tessera::OuterOptions;
 using tessera::Strategy;
+using toy::meshes;
+using toy::MeshOfRanks;
 using toy::Run;
 using toy::Values;
 
-struct MeshOfRanks {
-  int replicas;
-  int ranks_of_replica;
-};
-constexpr MeshOfRanks meshes[] = {{2, 2}, {3, 2}, {2, 3}, {4, 1}};
+const std::vector<toy::Accumulation> accumulations = toy::accumulations();
 
 Run on(const MeshOfRanks& mesh, const OuterOptions& outer, const Run& base = {}) {
   Run run = base;
@@ -59,13 +57,6 @@ std::vector<Run> variants(const Run& base) {
   result.back().options.overlap_reduction = false;
   return result;
 }
-
-struct Accumulation {
-  std::size_t micro_batches;
-  AccumulationMode mode;
-};
-constexpr Accumulation accumulations[] = {
-    {1, AccumulationMode::automatic}, {3, AccumulationMode::reduced}, {3, AccumulationMode::local}};
 
 std::vector<Run> bases(const Run& base) {
   std::vector<Run> result;

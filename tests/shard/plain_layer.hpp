@@ -1,9 +1,13 @@
 // The same without the runtime: layers in double precision, plain loops, and the rules of two optimizers.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,6 +82,63 @@ struct Layer {
   Numbers dweight, dbias;
   Numbers first, second;  // of the optimizer, weight and then bias
 };
+
+// Layers one behind the other, whose names end with their numbers.
+struct Chain {
+  Chain(const std::string& prefix, std::span<const std::size_t> widths) : name(prefix) {
+    for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
+      layers.emplace_back(name + std::to_string(l), widths[l], widths[l + 1]);
+    }
+  }
+
+  const Numbers& forward(const Numbers& x) {
+    values = {x};
+    for (const Layer& layer : layers) values.push_back(layer.forward(values.back()));
+    return values.back();
+  }
+  // The gradient of what the last forward() got.
+  Numbers backward(Numbers dy, bool trains = true) {
+    for (std::size_t l = layers.size(); l-- > 0;) dy = layers[l].backward(values[l], values[l + 1], dy, trains);
+    return dy;
+  }
+  void clear() {
+    for (Layer& layer : layers) layer.clear();
+  }
+  void update(double divisor, const Rule& rule) {
+    for (Layer& layer : layers) layer.update(divisor, rule);
+  }
+
+  std::string name;
+  std::vector<Layer> layers;
+  std::vector<Numbers> values;  // of the last forward(): its input and what came of each layer
+};
+
+// Half the squared difference to half of the input: its gradient, with the loss scale.
+template <typename Number>
+std::vector<Number> error(const std::vector<Number>& y, const std::vector<float>& x, Number scale) {
+  std::vector<Number> dy(y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) dy[i] = (y[i] - Number(0.5f) * Number(x[i % x.size()])) * scale;
+  return dy;
+}
+
+// Weights that the runtime has trained, by name.
+using Weights = std::map<std::string, std::vector<float>>;
+
+inline void check_near(const Weights& weights, const std::string& name, const Numbers& expected) {
+  INFO(name);
+  const std::vector<float>& values = weights.at(name);
+  REQUIRE(values.size() == expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+}
+inline void check_near(const Weights& weights, const std::string& name, const Layer& expected) {
+  check_near(weights, name + ".weight", expected.weight);
+  check_near(weights, name + ".bias", expected.bias);
+}
+inline void check_near(const Weights& weights, const Chain& expected) {
+  for (std::size_t l = 0; l < expected.layers.size(); ++l) {
+    check_near(weights, expected.name + std::to_string(l), expected.layers[l]);
+  }
+}
 
 // Without weight decay; `step` counts from 1.
 inline Rule adamw(double rate, int step) {

@@ -136,6 +136,21 @@ struct Result {
   std::size_t evaluations = 0;
 };
 
+struct MeshOfRanks {
+  int replicas;
+  int ranks_of_replica;
+};
+inline constexpr MeshOfRanks meshes[] = {{2, 2}, {3, 2}, {2, 3}, {4, 1}};
+
+struct Accumulation {
+  std::size_t micro_batches;
+  tessera::AccumulationMode mode;
+};
+inline std::vector<Accumulation> accumulations() {
+  using enum tessera::AccumulationMode;
+  return {{1, automatic}, {3, reduced}, {3, local}};
+}
+
 // Inputs and targets are a function of (step, micro-batch, rank), so that two runs on the same ranks see the same
 // samples.
 inline Values sample(std::size_t count, int step, std::size_t micro, int rank, int salt) {
@@ -340,6 +355,11 @@ inline bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+inline bool same_bits(const std::map<std::string, Values>& a, const std::map<std::string, Values>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.first == y.first && same_bits(x.second, y.second); });
+}
+
 inline bool same_bits(const Result& a, const Result& b) {
   const auto bits = [](const std::vector<double>& values) {
     std::vector<std::uint64_t> result;
@@ -349,12 +369,7 @@ inline bool same_bits(const Result& a, const Result& b) {
   if (a.losses != b.losses || bits(a.norms) != bits(b.norms) || bits(a.parameter_norms) != bits(b.parameter_norms)) {
     return false;
   }
-  if (a.loss_scales != b.loss_scales || a.skipped != b.skipped || a.weights.size() != b.weights.size()) return false;
-  for (const auto& [name, values] : a.weights) {
-    const auto other = b.weights.find(name);
-    if (other == b.weights.end() || !same_bits(values, other->second)) return false;
-  }
-  return true;
+  return a.loss_scales == b.loss_scales && a.skipped == b.skipped && same_bits(a.weights, b.weights);
 }
 
 inline std::string describe(const Run& run) {
