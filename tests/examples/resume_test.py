@@ -154,16 +154,7 @@ def flip(checkpoint):
 def make_newer(checkpoint):
     """As a later Tessera would write it: its own checksum is right."""
     text = (checkpoint / "manifest.json").read_bytes().replace(b'"version": 1', b'"version": 2')[:-32]
-    (checkpoint / "manifest.json").write_bytes(text + f'"manifest_crc32c": "{crc32c(text):08x}"\n}}\n'.encode())
-
-
-def crc32c(data):
-    remainder = 0xffffffff
-    for byte in data:
-        remainder ^= byte
-        for _ in range(8):
-            remainder = remainder >> 1 ^ (0x82f63b78 if remainder & 1 else 0)
-    return remainder ^ 0xffffffff
+    (checkpoint / "manifest.json").write_bytes(text + f'"manifest_crc32c": "{trainer_runs.crc32c(text):08x}"\n}}\n'.encode())
 
 
 def make_unreadable(checkpoint):

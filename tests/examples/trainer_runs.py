@@ -28,6 +28,16 @@ def read_metrics(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
 
 
+def crc32c(data):
+    """Bit by bit, as the polynomial says."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 def read_safetensors(path):
     """{name: (shape, bytes)} of a safetensors file of F32 tensors."""
     content = pathlib.Path(path).read_bytes()

@@ -1,5 +1,6 @@
 """What the tests of the command-line tool share: running `tessera plan`, reading what it says, and what pages show of it."""
 import json
+import os
 import pathlib
 import subprocess
 
@@ -13,6 +14,20 @@ def plan(tool, *arguments):
     done = run(tool, *arguments, "--json")
     assert done.returncode == 0, (arguments, done.stderr)
     return json.loads(done.stdout)
+
+
+def has_matplotlib(python):
+    try:
+        return subprocess.run([python, "-c", "import matplotlib"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def plotting_python():
+    """A Python that can draw; None where there is none."""
+    chosen = os.environ.get("TESSERA_PLOT_PYTHON")
+    pythons = [chosen] if chosen else ["python3", "/usr/bin/python3"]
+    return next(filter(has_matplotlib, pythons), None)
 
 
 def shown_in_docs(command):

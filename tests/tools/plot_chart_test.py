@@ -4,12 +4,13 @@
 usage: plot_chart_test.py PLOT_CHART
 """
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import plan_runs
 
 SCRIPT = sys.argv.pop(1)
 BAD_CHART, NO_MATPLOTLIB = 2, 3
@@ -29,14 +30,7 @@ TABLE = {"kind": "table", "title": "The title", "note": "The note", "x": {"label
          "rows": ["cat", "dog"], "columns": ["cat", "dog"], "values": [[907, 0], [21, 1234]]}
 
 
-def runs(python):
-    try:
-        return subprocess.run([python, "-c", "import matplotlib"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-PYTHON = next(filter(runs, [os.environ.get("TESSERA_PLOT_PYTHON", "python3"), "/usr/bin/python3"]), None)
+PYTHON = plan_runs.plotting_python()
 
 
 @unittest.skipIf(PYTHON is None, "matplotlib is missing (Debian: python3-matplotlib)")

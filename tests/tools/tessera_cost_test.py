@@ -35,19 +35,6 @@ def found(*arguments):
     return json.loads(done.stdout)
 
 
-def has_matplotlib(python):
-    try:
-        return subprocess.run([python, "-c", "import matplotlib"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-def plotting_python():
-    chosen = os.environ.get("TESSERA_PLOT_PYTHON")
-    pythons = [chosen] if chosen else ["python3", "/usr/bin/python3"]
-    return next(filter(has_matplotlib, pythons), None)
-
-
 class AllReduce(unittest.TestCase):
     def test_100_megabytes_over_10_gigabit_take_120_milliseconds(self):
         answer = found(*ALLREDUCE, "--compute", "300ms")
@@ -175,7 +162,7 @@ class Figures(unittest.TestCase):
         return sorted(path.name for path in self.folder.iterdir())
 
     def test_figures_are_drawn_whole_and_the_same_each_time(self):
-        if plotting_python() is None:
+        if plan_runs.plotting_python() is None:
             self.skipTest("matplotlib is missing (Debian: python3-matplotlib)")
         for question, words in [(["chart"], ["NVLink, 450 GB/s", "Ethernet, 1.25 GB/s", "100 B", "10 ms"]),
                                 (SCALING, ["1 % serial", "10 % serial", "ideal", "1,024"])]:
@@ -192,7 +179,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(self.files(), ["a.svg", "b.png"])
 
     def test_a_folder_that_is_not_there_is_named(self):
-        if plotting_python() is None:
+        if plan_runs.plotting_python() is None:
             self.skipTest("matplotlib is missing (Debian: python3-matplotlib)")
         done = cost("chart", "--plot", str(self.folder / "none" / "a.svg"))
         self.assertEqual((done.returncode, done.stdout), (FAILED, ""))

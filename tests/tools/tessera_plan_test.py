@@ -3,10 +3,11 @@
 
 usage: tessera_plan_test.py TESSERA
 """
-import json
 import subprocess
 import sys
 import unittest
+
+import plan_runs
 
 TOOL = sys.argv.pop(1)
 BAD_OPTIONS, FAILED = 2, 1
@@ -19,10 +20,7 @@ def tessera(*arguments):
 
 
 def plan(*arguments):
-    """The JSON object of a plan that must be made."""
-    done = tessera("plan", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return plan_runs.plan(TOOL, *arguments)
 
 
 def round_up(value, step):
