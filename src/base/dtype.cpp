@@ -18,13 +18,6 @@ std::string_view to_string(DType type) {
   throw InternalError("an element type without a name");
 }
 
-DType dtype_from_string(std::string_view name) {
-  for (const DType type : {DType::fp32, DType::bf16, DType::fp16}) {
-    if (name == to_string(type)) return type;
-  }
-  throw UsageError(fmt::format("unknown element type \"{}\": choose fp32, bf16 or fp16", name));
-}
-
 DType wire_type_from_string(std::string_view name) {
   for (const DType type : {DType::fp32, DType::bf16, DType::fp16, DType::int8}) {
     if (name == to_string(type)) return type;

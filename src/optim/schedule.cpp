@@ -49,15 +49,4 @@ float Schedule::at(std::size_t step) const {
   return static_cast<float>(minimum + (peak - minimum) * remaining(settings_.decay, std::min(p, 1.0)));
 }
 
-float scaled_learning_rate(float base_rate, std::size_t base_batch, std::size_t global_batch) {
-  optim::require_not_negative({"scaled_learning_rate", "base_rate", base_rate});
-  if (base_batch == 0 || global_batch == 0) {
-    throw UsageError(
-        fmt::format("scaled_learning_rate: batches must be above 0, but base_batch is {} and global_batch {}",
-                    base_batch, global_batch));
-  }
-  return static_cast<float>(static_cast<double>(base_rate) * static_cast<double>(global_batch) /
-                            static_cast<double>(base_batch));
-}
-
 }  // namespace tessera

@@ -25,7 +25,6 @@ class Progress {
     between_micro_batches,
     before_update,  // all micro-batches are done
   };
-  Phase phase() const { return phase_; }
 
   // The program whose windows and updates follow. Throws inside a step.
   void begin(std::size_t program);

@@ -1,4 +1,4 @@
-// The learning rate of each step, and the linear scaling rule.
+// The learning rate of each step.
 #include "tessera/optim/schedule.hpp"
 
 #include <doctest/doctest.h>
@@ -79,13 +79,4 @@ TEST_CASE("settings_out_of_range_are_named_with_their_value") {
   CHECK(message({.warmup_steps = 5, .total_steps = 5, .decay = Decay::cosine}) ==
         "Schedule: total_steps must be above warmup_steps for a decay, but they are 5 and 5");
   CHECK(message({.warmup_steps = 5, .total_steps = 0}) == "accepted");
-}
-
-TEST_CASE("the_scaled_rate_grows_with_the_global_batch") {
-  CHECK(tessera::scaled_learning_rate(0.1f, 256, 256) == 0.1f);
-  CHECK(tessera::scaled_learning_rate(0.1f, 256, 8192) == doctest::Approx(3.2));
-  CHECK(tessera::scaled_learning_rate(0.1f, 7, 3) == doctest::Approx(0.3 / 7.0));
-  CHECK_THROWS_AS(tessera::scaled_learning_rate(0.1f, 0, 3), tessera::UsageError);
-  CHECK_THROWS_AS(tessera::scaled_learning_rate(0.1f, 3, 0), tessera::UsageError);
-  CHECK_THROWS_AS(tessera::scaled_learning_rate(-0.1f, 3, 3), tessera::UsageError);
 }

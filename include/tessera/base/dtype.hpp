@@ -31,9 +31,7 @@ constexpr std::size_t elements_in(DType type, Bytes bytes) {
 }
 
 std::string_view to_string(DType type);  // "fp32", "bf16", "fp16", "u8", "int8"
-// A type to compute with. Throws UsageError, naming the choices.
-DType dtype_from_string(std::string_view name);
-// The same, or int8.
+// fp32, bf16, fp16 or int8. Throws UsageError, naming the choices.
 DType wire_type_from_string(std::string_view name);
 
 }  // namespace tessera

@@ -32,18 +32,9 @@ class Schedule {
   // Step total_steps gets the minimum, and so does every step after it.
   float at(std::size_t step) const;
 
-  const ScheduleSettings& settings() const { return settings_; }
-
  private:
   ScheduleSettings settings_;
 };
-
-// The linear scaling rule (Goyal et al. 2017, "Accurate, Large Minibatch SGD"): when the global batch (ranks × batch ×
-// micro-batches) is k times the batch for which a learning rate was tuned, multiply the rate with k. The rule fails in
-// the first epochs, when weights change fast: begin with a warm-up of a few epochs (the paper takes 5), linear from the
-// small rate. It was found for SGD with momentum; with Adam the square root of k is often the better factor.
-// Throws UsageError for a rate that is negative or not finite, and for a batch of 0.
-float scaled_learning_rate(float base_rate, std::size_t base_batch, std::size_t global_batch);
 
 }  // namespace tessera
 

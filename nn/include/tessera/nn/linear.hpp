@@ -91,7 +91,6 @@ class Linear final : public Module {
                          MatrixView<T> dx, MatrixView<const T> gelu_x = {});
   void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& dy);
 
-  const Parameter& weight() const { return weight_; }
   std::size_t in() const { return in_; }  // of this rank
   std::size_t out() const { return out_; }
 
