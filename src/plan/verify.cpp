@@ -12,9 +12,8 @@
 
 #include "base/hash.hpp"
 #include "plan/abstract_rank.hpp"
-#include "plan/verify_layout.hpp"
+#include "plan/verify_parts.hpp"
 #include "plan/verify_roles.hpp"
-#include "plan/verify_sums.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/draw.hpp"
 #include "tessera/plan/roles.hpp"

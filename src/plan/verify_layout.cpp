@@ -1,5 +1,5 @@
 // Compares every range with what UnitLayout says, without the helpers that the compiler used.
-#include "plan/verify_layout.hpp"
+#include "plan/verify_parts.hpp"
 
 #include <fmt/format.h>
 

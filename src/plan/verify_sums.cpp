@@ -1,5 +1,5 @@
 // Each segment by itself: its kind says which micro-batches came before it.
-#include "plan/verify_sums.hpp"
+#include "plan/verify_parts.hpp"
 
 #include <fmt/format.h>
 
