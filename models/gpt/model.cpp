@@ -78,10 +78,6 @@ TokenRows counted_tokens(const GptShape& shape, std::size_t sequences) {
 }
 Answers counted_answers(const TokenRows& tokens) { return {.targets = tokens.ids}; }
 
-}  // namespace
-
-namespace {
-
 // Writes down the units that are added.
 class SpecModel : private tessera::ModuleVisitor {
  public:

@@ -95,11 +95,7 @@ std::exception_ptr launch_threads(const LaunchOptions& options, const comm::Tran
   return failure;
 }
 
-}  // namespace
-
 // ---- ranks that are processes ----
-
-namespace {
 
 std::exception_ptr launch_introduced(comm::Introduction& introduction, const Start& start, const LaunchOptions& options,
                                      const comm::Transport& transport, const comm::Launched& launched) {
@@ -116,11 +112,7 @@ std::exception_ptr launch_introduced(comm::Introduction& introduction, const Sta
   return failure;
 }
 
-}  // namespace
-
 // ---- launch() ----
-
-namespace {
 
 constexpr comm::Transport host_memory{.threads = comm::local_threads,
                                       .at_rendezvous = comm::run_processes_at_rendezvous,

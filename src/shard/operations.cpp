@@ -114,10 +114,6 @@ Group group_of(World& world, const Mesh& mesh, const plan::MeshShape& shape, Axi
   return mesh.group_of(names);
 }
 
-}  // namespace
-
-namespace {
-
 // A message goes from one to the other of a pair (Mesh::pairs_of), whose first is the one that stands first.
 struct Link {
   int pairs_from;

@@ -155,10 +155,6 @@ Json verification_json(const plan::Verification& verification) {
           {"violations", violations}};
 }
 
-}  // namespace
-
-namespace {
-
 PlanReport report_of(const Subject& subject, const Setting& setting, plan::Plan planned) {
   PlanReport report{.subject = subject, .setting = setting, .plan = std::move(planned)};
   report.title = to_string(report.plan.options.strategy);
@@ -323,10 +319,6 @@ std::string verdicts(const std::vector<PlanReport>& reports) {
   return fmt::format("verified: all {} are sound\n",
                      reports.size() == std::size(tessera::flat_strategies) ? "four" : "six");
 }
-
-}  // namespace
-
-namespace {
 
 std::string side_by_side(const std::vector<PlanReport>& reports) {
   const plan::PlanOptions& options = reports.front().plan.options;

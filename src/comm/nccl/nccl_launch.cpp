@@ -54,11 +54,7 @@ std::exception_ptr run_in(NcclJob& job, RankLog& log, const Body& body, const Lo
   });
 }
 
-}  // namespace
-
 // ---- processes ----
-
-namespace {
 
 std::exception_ptr run_over_nccl(const MeetingPoint& point, const ProcessStart& how) {
   const std::unique_ptr<NcclLibrary> library = open_chosen_nccl();
