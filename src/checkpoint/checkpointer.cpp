@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <future>
@@ -20,6 +19,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/load.hpp"
 #include "checkpoint/save.hpp"
+#include "comm/introduction.hpp"
 #include "shard/loss_scaling.hpp"
 #include "tessera/base/error.hpp"
 
@@ -48,16 +48,13 @@ StepCounts counts_of(const kernels::StepScalars& scalars) {
 // Returns the counts of every replica, from the first rank of each.
 std::vector<StepCounts> replica_counts(FullyShard& model, Channel& channel) {
   const kernels::StepScalars mine = model.step_scalars();
-  const std::vector<std::byte> all =
-      channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: counts of the replicas");
+  const auto all = comm::values_of<kernels::StepScalars>(
+      channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: counts of the replicas"));
   std::vector<StepCounts> result;
   const plan::MeshShape& mesh = model.plan().mesh;
   const AxisSet apart = model.plan().diverging();
   for (std::size_t replica = 0; replica < mesh.size(apart); ++replica) {
-    const std::size_t first = mesh.rank_at(mesh.place_at(apart, replica));
-    kernels::StepScalars scalars;
-    std::memcpy(&scalars, all.data() + first * sizeof scalars, sizeof scalars);
-    result.push_back(counts_of(scalars));
+    result.push_back(counts_of(all[mesh.rank_at(mesh.place_at(apart, replica))]));
   }
   return result;
 }
@@ -102,13 +99,13 @@ std::map<std::string, std::uint64_t> states_updates(FullyShard& model, Channel& 
     const std::int64_t since = begun[unit][parameter];
     if (since != 0) counts[first_of_units[unit] + parameter] = static_cast<std::uint64_t>(updates - since) + 1;
   });
-  std::vector<std::byte> all(std::as_bytes(std::span(counts)).begin(), std::as_bytes(std::span(counts)).end());
-  if (model.plans().size() > 1) all = channel.gather(all, "checkpoint: counts of all roles");
+  if (model.plans().size() > 1) {
+    counts = comm::values_of<std::uint64_t>(
+        channel.gather(std::as_bytes(std::span(counts)), "checkpoint: counts of all roles"));
+  }
   std::map<std::string, std::uint64_t> result;
-  for (std::size_t i = 0; i < all.size() / sizeof(std::uint64_t); ++i) {
-    std::uint64_t count = 0;
-    std::memcpy(&count, all.data() + i * sizeof count, sizeof count);
-    if (count > 0) result[names[i % names.size()]] = count - 1;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) result[names[i % names.size()]] = counts[i] - 1;
   }
   return result;
 }
@@ -343,9 +340,8 @@ class Checkpointer::Implementation {
     }
     for (const plan::Plan* role : model_.plans()) mine.resize(std::max(mine.size(), buffers_of(*role)));
     if (mine.empty()) return;
-    const std::vector<std::byte> all = channel_.gather(std::as_bytes(std::span(mine)), "checkpoint: buffers");
-    std::vector<std::uint32_t> sums(all.size() / sizeof(std::uint32_t));
-    std::memcpy(sums.data(), all.data(), all.size());
+    const auto sums =
+        comm::values_of<std::uint32_t>(channel_.gather(std::as_bytes(std::span(mine)), "checkpoint: buffers"));
     for (const plan::Plan* role : model_.plans()) require_equal_buffers(*role, sums, mine.size());
   }
 

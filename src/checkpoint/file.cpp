@@ -141,16 +141,7 @@ bool File::still_has_its_name() const {
 
 std::uint64_t File::size() const { return static_cast<std::uint64_t>(status_of(handle_, path_).st_size); }
 
-void File::read(std::uint64_t offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    const ssize_t count = ::pread(handle_, to.data(), to.size(), to_offset(offset, path_));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path_, "cannot be read");
-    if (count == 0) throw DataError(fmt::format("{}: ends at byte {}, before its data does", path_.string(), offset));
-    offset += static_cast<std::uint64_t>(count);
-    to = to.subspan(static_cast<std::size_t>(count));
-  }
-}
+void File::read(std::uint64_t offset, std::span<std::byte> to) const { read_scattered(offset, std::span(&to, 1)); }
 
 void File::read_scattered(std::uint64_t offset, std::span<const std::span<std::byte>> to) const {
   std::array<iovec, 64> vectors;

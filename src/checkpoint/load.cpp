@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -17,6 +16,7 @@
 #include "checkpoint/file_layout.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "checkpoint/shard_values.hpp"
+#include "comm/introduction.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpoint_reader.hpp"
 #include "tessera/device/stream.hpp"
@@ -268,9 +268,8 @@ std::optional<FoundCheckpoint> latest(const LatestInput& input) {
     if (input.channel.rank() != 0) return;
     if (const auto found = look_for_latest(input)) mine = {true, found->step};
   });
-  const std::vector<std::byte> all =
-      input.channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: latest step");
-  std::memcpy(&mine, all.data(), sizeof(mine));  // rank 0's
+  mine = comm::values_of<Answer>(
+      input.channel.gather(std::as_bytes(std::span(&mine, 1)), "checkpoint: latest step"))[0];  // rank 0's
   if (!mine.found) return std::nullopt;
   return FoundCheckpoint{.step = mine.step, .path = input.directory / checkpoint_name(mine.step)};
 }

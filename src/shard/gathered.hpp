@@ -3,22 +3,19 @@
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/introduction.hpp"
 #include "tessera/comm/world.hpp"
 
 namespace tessera {
 
 template <typename Value>
 std::vector<Value> gather_values(World& world, const Value& mine, std::string_view label) {
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(&mine, 1)), label);
-  std::vector<Value> values(static_cast<std::size_t>(world.size()));
-  std::memcpy(values.data(), all.data(), all.size());
-  return values;
+  return comm::values_of<Value>(world.gather(std::as_bytes(std::span(&mine, 1)), label));
 }
 
 // Lengths travel first.
