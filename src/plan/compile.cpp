@@ -322,6 +322,17 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
 }
 
 // A rank that updates parameters keeps them and their gradients, and what it keeps is one run of shards.
+// Whether, of some axes, those over which something is sharded lie inside all others.
+bool is_one_run(const MeshShape& mesh, AxisSet over, AxisSet axes) {
+  bool ends = false, result = true;
+  mesh.inwards_out([&](Axis axis) {
+    if (!axes.contains(axis)) return;
+    result = result && !(ends && over.contains(axis));
+    ends = ends || !over.contains(axis);
+  });
+  return result;
+}
+
 void check_sharding(const PlanOptions& options) {
   const Sharding kept = sharding_of(options);
   const MeshShape mesh = mesh_of(options);
@@ -332,17 +343,11 @@ void check_sharding(const PlanOptions& options) {
                     tessera::to_string(options.sharding.value_or(kept))));
   }
   for (const AxisSet role : {kept.parameters, kept.gradients, kept.optimizer}) {
-    bool ends = false;
-    mesh.inwards_out([&](Axis axis) {
-      if (!mesh.axes().contains(axis)) return;
-      if (ends && role.contains(axis)) {
-        throw UsageError(fmt::format(
-            "sharding over {} of the mesh {}: what is sharded over an axis is sharded over those inside it, "
-            "too: name the axes in another order",
-            to_string(role), mesh.text()));
-      }
-      ends = ends || !role.contains(axis);
-    });
+    if (is_one_run(mesh, role, mesh.axes())) continue;
+    throw UsageError(
+        fmt::format("sharding over {} of the mesh {}: what is sharded over an axis is sharded over those inside it, "
+                    "too: name the axes in another order",
+                    to_string(role), mesh.text()));
   }
 }
 
@@ -352,17 +357,11 @@ void check_resharding(const CompileInput& input) {
   const MeshShape mesh = mesh_of(input.options);
   for (const UnitSpec& unit : input.units) {
     const AxisSet held = unit.reshard_after_forward.value_or(input.options.reshard_after_forward).held;
-    bool ends = false;
-    mesh.inwards_out([&](Axis axis) {
-      if (mesh.size(axis) == 1 || !parameters.contains(axis) || unit.apart.contains(axis)) return;
-      if (ends && held.contains(axis)) {
-        throw UsageError(
-            fmt::format("unit {} is to be kept sharded over {} between forward and backward, and axes inside that in "
-                        "the mesh {} are gathered: name the axes in another order",
-                        unit.name, to_string(held), mesh.text()));
-      }
-      ends = ends || !held.contains(axis);
-    });
+    if (is_one_run(mesh, held, mesh.group(parameters - unit.apart))) continue;
+    throw UsageError(
+        fmt::format("unit {} is to be kept sharded over {} between forward and backward, and axes inside that in "
+                    "the mesh {} are gathered: name the axes in another order",
+                    unit.name, to_string(held), mesh.text()));
   }
 }
 

@@ -120,10 +120,11 @@ class Emitter {
   std::vector<Visit> states_of_host(std::size_t unit) const;
   std::vector<Visit> visits_in_update(std::size_t unit) const;
   std::vector<std::size_t> offloaded() const;
-  void fetch_for_update(std::size_t unit) { fetch(visits_in_update(unit), plan_.sharding(unit).optimizer); }
+  void fetch_for_update(std::size_t unit) {
+    move(StreamId::fetch, visits_in_update(unit), plan_.sharding(unit).optimizer);
+  }
   void fetch_ahead();
-  void fetch(const std::vector<Visit>& visits, AxisSet over);
-  void evict(const std::vector<Visit>& visits, AxisSet over);
+  void move(StreamId direction, const std::vector<Visit>& visits, AxisSet over);  // by the stream fetch or evict
   void release(const std::vector<Visit>& visits, StreamId stream = StreamId::evict);
   static StreamId stream_of_casts(AxisSet known) { return known.empty() ? StreamId::compute : StreamId::gather; }
   void move_saved(const SavedMoves& moves, std::size_t position);
@@ -703,7 +704,7 @@ std::vector<Operation> Emitter::update(std::size_t program) {
       travelling = group++;
     }
     if (is_offloaded(unit)) {
-      evict(visits_in_update(unit), plan_.sharding(unit).optimizer);
+      move(StreamId::evict, visits_in_update(unit), plan_.sharding(unit).optimizer);
       release(visits_in_update(unit));
       if (next < moved.size()) fetch_for_update(moved[next++]);
     }
@@ -813,11 +814,11 @@ void Emitter::finish_whole(std::size_t index) {
 std::vector<Operation> Emitter::outer(const std::vector<std::size_t>& units) {
   for (const std::size_t unit : units) {
     const std::vector<Visit> masters = masters_of_host(unit, {Part::trained});
-    fetch(masters, plan_.own(unit));
+    move(StreamId::fetch, masters, plan_.own(unit));
     average_masters(unit);
     outer_update(unit);
     refresh_parameters(unit, Part::trained, plan_.common(unit));
-    evict(masters, plan_.sharding(unit).optimizer);
+    move(StreamId::evict, masters, plan_.sharding(unit).optimizer);
     release(masters);
   }
   return take();
@@ -847,21 +848,13 @@ std::vector<Emitter::Visit> Emitter::visits_in_update(std::size_t unit) const {
   return result;
 }
 
-void Emitter::fetch(const std::vector<Visit>& visits, AxisSet over) {
+void Emitter::move(StreamId direction, const std::vector<Visit>& visits, AxisSet over) {
   if (visits.empty()) return;
-  Operation& transfer = add(OperationKind::transfer, StreamId::fetch, visits.front().home.unit);
+  Operation& transfer = add(OperationKind::transfer, direction, visits.front().home.unit);
   for (const Visit& visit : visits) {
-    transfer.accesses.push_back(access(AccessMode::read, visit.home, over));
-    transfer.accesses.push_back(access(AccessMode::write, visit.slot, over));
-  }
-}
-
-void Emitter::evict(const std::vector<Visit>& visits, AxisSet over) {
-  if (visits.empty()) return;
-  Operation& transfer = add(OperationKind::transfer, StreamId::evict, visits.front().home.unit);
-  for (const Visit& visit : visits) {
-    transfer.accesses.push_back(access(AccessMode::read, visit.slot, over));
-    transfer.accesses.push_back(access(AccessMode::write, visit.home, over));
+    const bool comes = direction == StreamId::fetch;
+    transfer.accesses.push_back(access(AccessMode::read, comes ? visit.home : visit.slot, over));
+    transfer.accesses.push_back(access(AccessMode::write, comes ? visit.slot : visit.home, over));
   }
 }
 
@@ -987,13 +980,13 @@ void Emitter::follow_masters(std::size_t unit) {
     }
     return;
   }
-  fetch(masters, own);
+  move(StreamId::fetch, masters, own);
   for (const Visit& visit : masters) {
     all_gather(visit.slot, own, mine);
     round(visit.slot, own);
   }
   const bool others_came = !plan_.mesh.group(own - mine).empty();
-  if (others_came) evict(masters, mine);
+  if (others_came) move(StreamId::evict, masters, mine);
   release(masters, others_came ? StreamId::evict : stream_of_casts(own));
   for (const Part part : parts(unit)) gather_rounded(unit, part, own);
 }
@@ -1004,11 +997,11 @@ void Emitter::follow_states(std::size_t unit) {
   const AxisSet kept = plan_.sharding(unit).optimizer;
   if (plan_.mesh.group(own - kept).empty()) return;
   const std::vector<Visit> visits = states_of_host(unit);
-  fetch(visits, own);
+  move(StreamId::fetch, visits, own);
   for (const Held& state : states(unit, visits.empty() ? Role::state : Role::state_slot)) {
     all_gather(state, plan_.own(unit, buffers(unit).states[state.state]), kept);
   }
-  evict(visits, kept);
+  move(StreamId::evict, visits, kept);
   release(visits);
 }
 

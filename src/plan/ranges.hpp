@@ -165,19 +165,15 @@ inline Range all_norms(const Plan& plan, std::size_t program) {
 inline Range my_norms(const Plan& plan, std::size_t program) {
   return divided(plan, all_norms(plan, program), plan.training());
 }
-inline Range my_norm(const Plan& plan, std::size_t unit) {
-  Range norm = my_norms(plan, plan.trainers[unit]);
-  norm.offset = norm_cell(plan) * (plan.first_norm() + plan.norm_columns[unit]);
-  norm.size = norm_cell(plan);
-  return norm;
-}
-
 // So many cells of my row, from this one on.
 inline Range my_cells(const Plan& plan, std::size_t program, std::size_t first, std::size_t count) {
   Range cells = my_norms(plan, program);
   cells.offset = norm_cell(plan) * first;
   cells.size = norm_cell(plan) * count;
   return cells;
+}
+inline Range my_norm(const Plan& plan, std::size_t unit) {
+  return my_cells(plan, plan.trainers[unit], plan.first_norm() + plan.norm_columns[unit], 1);
 }
 
 inline Range my_part(const Plan& plan, std::size_t program) {

@@ -276,9 +276,9 @@ class Walk {
 
   void go_on(std::size_t rank, std::size_t stream, bool done, double now, std::vector<std::size_t>& awake) {
     if (done) {
-      ranks_[rank].end_collective(stream, now);
+      ranks_[rank].end_work(stream, now);
     } else {
-      ranks_[rank].begin_collective(stream, now);
+      ranks_[rank].begin_work(stream, now);
     }
     awake.push_back(rank);
   }

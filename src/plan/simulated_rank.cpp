@@ -63,7 +63,7 @@ bool SimulatedRank::settle_stream(std::size_t stream, double now) {
       notices_.push_back({stream, true});
       share(now);
     } else {
-      end(stream, now);
+      end_work(stream, now);
     }
     return true;
   }
@@ -88,10 +88,7 @@ void SimulatedRank::begin_work(std::size_t stream, double now) {
   share(now);
 }
 
-void SimulatedRank::begin_collective(std::size_t stream, double now) { begin_work(stream, now); }
-void SimulatedRank::end_collective(std::size_t stream, double now) { end(stream, now); }
-
-void SimulatedRank::end(std::size_t stream, double now) {
+void SimulatedRank::end_work(std::size_t stream, double now) {
   times_[head(stream)].end = now;
   lanes_[stream].state = State::idle;
   ++lanes_[stream].position;

@@ -53,8 +53,9 @@ class SimulatedRank {
   };
   std::vector<Notice> take_notices() { return std::exchange(notices_, {}); }
   std::size_t head(std::size_t stream) const;  // the launch at which the stream is, or none at its end
-  void begin_collective(std::size_t stream, double now);
-  void end_collective(std::size_t stream, double now);
+  // Called by whoever knows all ranks, of a collective.
+  void begin_work(std::size_t stream, double now);
+  void end_work(std::size_t stream, double now);
 
   bool finished() const { return remaining_ == 0; }
   std::size_t rank() const { return rank_; }
@@ -76,8 +77,6 @@ class SimulatedRank {
   bool may_launch(std::size_t launch) const;
   bool may_start(std::size_t launch) const;
   bool has_ended(std::size_t launch) const { return times_[launch].end != LaunchTimes::unknown; }
-  void begin_work(std::size_t stream, double now);
-  void end(std::size_t stream, double now);
   void share(double now);
   double rate_of(std::size_t stream, std::size_t working, std::size_t collectives) const;
   bool is_working_collective(std::size_t stream) const;
