@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 
 #include "kernels/adamw_rule.hpp"
@@ -123,6 +124,18 @@ void require_half(const Target& rounded) {
     throw UsageError("an update rounds its masters to bf16 or fp16, and was asked for fp32");
 }
 
+// The runs are a span, or a single one that the task keeps.
+template <auto on_device, auto on_host, typename Spans, typename Runs>
+void enqueue(Stream& stream, const Spans& spans, const Runs& runs, float learning_rate, const StepScalars* scalars) {
+  require_half(spans.rounded);
+  if (on_cuda(stream)) {
+    return issue(stream, [=](void* native) { on_device(native, spans, runs, learning_rate, scalars); });
+  }
+  stream.submit([=, run = active_table().*on_host] {
+    run_each(run, spans, std::span(runs.data(), runs.size()), learning_rate, *scalars);
+  });
+}
+
 void require_velocity(const char* kernel, const float* velocity, float momentum, std::size_t count) {
   if (count == 0 || velocity != nullptr || momentum == 0.0f) return;
   throw UsageError(fmt::format("{} with momentum {} was given no velocity buffer", kernel, momentum));
@@ -145,62 +158,38 @@ void run_outer_update(const OuterSpans& a, const OuterSettings& settings, std::s
 }  // namespace
 
 void adamw(Stream& stream, AdamWSpans spans, AdamWSettings settings, const StepScalars* scalars) {
-  require_half(spans.rounded);
-  const AdamWRun all{0, spans.count, settings};
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::adamw(native, spans, {&all, 1}, 1.0f, scalars); });
-  }
-  stream.submit([=, run = active_table().adamw] { run_each(run, spans, std::span(&all, 1), 1.0f, *scalars); });
+  const std::array<AdamWRun, 1> all{{{0, spans.count, settings}}};
+  enqueue<cuda::adamw, &KernelTable::adamw>(stream, spans, all, 1.0f, scalars);
 }
 
 void adamw(Stream& stream, AdamWSpans spans, std::span<const AdamWRun> runs, float learning_rate,
            const StepScalars* scalars) {
-  require_half(spans.rounded);
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::adamw(native, spans, runs, learning_rate, scalars); });
-  }
-  stream.submit([=, run = active_table().adamw] { run_each(run, spans, runs, learning_rate, *scalars); });
+  enqueue<cuda::adamw, &KernelTable::adamw>(stream, spans, runs, learning_rate, scalars);
 }
 
 void sgd(Stream& stream, SgdSpans spans, SgdSettings settings, const StepScalars* scalars) {
   require_velocity("sgd", spans.velocity, settings.momentum, spans.count);
-  require_half(spans.rounded);
-  const SgdRun all{0, spans.count, settings};
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::sgd(native, spans, {&all, 1}, 1.0f, scalars); });
-  }
-  stream.submit([=, run = active_table().sgd] { run_each(run, spans, std::span(&all, 1), 1.0f, *scalars); });
+  const std::array<SgdRun, 1> all{{{0, spans.count, settings}}};
+  enqueue<cuda::sgd, &KernelTable::sgd>(stream, spans, all, 1.0f, scalars);
 }
 
 void sgd(Stream& stream, SgdSpans spans, std::span<const SgdRun> runs, float learning_rate,
          const StepScalars* scalars) {
   for (const SgdRun& run : runs) require_velocity("sgd", spans.velocity, run.settings.momentum, spans.count);
-  require_half(spans.rounded);
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::sgd(native, spans, runs, learning_rate, scalars); });
-  }
-  stream.submit([=, run = active_table().sgd] { run_each(run, spans, runs, learning_rate, *scalars); });
+  enqueue<cuda::sgd, &KernelTable::sgd>(stream, spans, runs, learning_rate, scalars);
 }
 
 void root_scaled(Stream& stream, RootScaledSpans spans, RootScaledSettings settings, const StepScalars* scalars) {
   require_velocity("root_scaled", spans.velocity, settings.momentum, spans.count);
-  require_half(spans.rounded);
-  const RootScaledRun all{0, spans.count, settings};
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::root_scaled(native, spans, {&all, 1}, 1.0f, scalars); });
-  }
-  stream.submit([=, run = active_table().root_scaled] { run_each(run, spans, std::span(&all, 1), 1.0f, *scalars); });
+  const std::array<RootScaledRun, 1> all{{{0, spans.count, settings}}};
+  enqueue<cuda::root_scaled, &KernelTable::root_scaled>(stream, spans, all, 1.0f, scalars);
 }
 
 void root_scaled(Stream& stream, RootScaledSpans spans, std::span<const RootScaledRun> runs, float learning_rate,
                  const StepScalars* scalars) {
   for (const RootScaledRun& run : runs)
     require_velocity("root_scaled", spans.velocity, run.settings.momentum, spans.count);
-  require_half(spans.rounded);
-  if (on_cuda(stream)) {
-    return issue(stream, [=](void* native) { cuda::root_scaled(native, spans, runs, learning_rate, scalars); });
-  }
-  stream.submit([=, run = active_table().root_scaled] { run_each(run, spans, runs, learning_rate, *scalars); });
+  enqueue<cuda::root_scaled, &KernelTable::root_scaled>(stream, spans, runs, learning_rate, scalars);
 }
 
 void outer_update(Stream& stream, OuterSpans spans, OuterSettings settings) {

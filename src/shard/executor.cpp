@@ -506,14 +506,12 @@ void Executor::launch_update(std::optional<float> learning_rate, const kernels::
   launch_segment(SegmentKind::update);
   progress_.update();
   if (traced_ != nullptr) traced_->stamp_host(*host_);
-  if (const auto outer = plan_.outer_after(++updates_)) launch_outer_step(*outer);
+  if (const auto outer = plan_.outer_after(++updates_)) {
+    if (traced_ != nullptr) traced_->stamp_host(*host_);
+    launch_segment(*outer);
+    if (traced_ != nullptr) traced_->stamp_host(*host_);
+  }
   if (traced_ != nullptr) std::exchange(traced_, nullptr)->end_step();
-}
-
-void Executor::launch_outer_step(std::size_t segment) {
-  if (traced_ != nullptr) traced_->stamp_host(*host_);
-  launch_segment(segment);
-  if (traced_ != nullptr) traced_->stamp_host(*host_);
 }
 
 // A trace knows which of its steps have outer ones by the count that it began with.

@@ -99,7 +99,6 @@ class Executor final : public WindowHost {
   void launch_update(std::optional<float> learning_rate, const kernels::StepPart& part,
                      std::span<const double> granule_weights = {});
   kernels::StepPart part_of(const Brought& brought) const;
-  void launch_outer_step(std::size_t segment);
 
   // Launches the current segment's operations up to the next window; true when there is none left.
   bool launch_to_window();
