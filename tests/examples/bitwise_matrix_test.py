@@ -26,7 +26,6 @@ import made_images
 import process_runs
 import trainer_runs
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 TEST_MODES = ("--test-delays", 11, "--test-poison", "--test-touch", "--test-queue")
 TEXT = b"To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 24
 
@@ -81,7 +80,7 @@ MLP = Matrix(
     same={"schedule": FLAT + FSDP + HYBRID + BY_GROUP},
     other={"sums": [("--precision", "fp32", *ACCUMULATION[0]), ("--precision", "bf16", *ACCUMULATION[2]),
                     ("--precision", "fp16", *ACCUMULATION[1]), ("--precision", "fp32", *ACCUMULATION[1])],
-           "mesh": [mesh(3), mesh(4, 2), mesh(6, 3)] if REDUCED else
+           "mesh": [mesh(3), mesh(4, 2), mesh(6, 3)] if trainer_runs.REDUCED else
                    [mesh(1), mesh(2), mesh(3), mesh(7), mesh(4, 2), mesh(4, 4), mesh(6, 3), mesh(6, 2)]})
 # 15, 3 heads of 5, 11 tokens, 2 sequences: they divide by nothing.
 GPT = Matrix(
@@ -96,7 +95,7 @@ PROCESSES = GPT._replace(
     modes="every other run",
     same={"ranks are": ["threads", "mpirun", "torchrun"], "schedule": FLAT + FSDP[2:3] + HYBRID},
     other={"precision": precisions(),
-           "mesh": [mesh(3, 1, *ACCUMULATION[2]), mesh(4, 2, *ACCUMULATION[1])] if REDUCED else
+           "mesh": [mesh(3, 1, *ACCUMULATION[2]), mesh(4, 2, *ACCUMULATION[1])] if trainer_runs.REDUCED else
                    [mesh(2), mesh(3, 1, *ACCUMULATION[1]), mesh(3, 1, *ACCUMULATION[2]), mesh(4, 2),
                     mesh(4, 2, *ACCUMULATION[2]), mesh(4, 4, *ACCUMULATION[1]), mesh(6, 3, *ACCUMULATION[1])]})
 VISION = Matrix(
@@ -113,7 +112,7 @@ VISION = Matrix(
         ("--model", "resnet18", *mesh(4, 2), "--batch", 3, "--sync-batch-norm"),
         ("--model", "vit-s", "--ranks", 3, "--batch", 4, "--lr", 0.02)]})
 # Steps of granules, on any number of ranks: of the last round some have none.
-ANY_RANKS = [mesh(1), mesh(5), mesh(4, 2)] if REDUCED else [
+ANY_RANKS = [mesh(1), mesh(5), mesh(4, 2)] if trainer_runs.REDUCED else [
     mesh(1), mesh(2), mesh(3), mesh(4), mesh(5), mesh(6), mesh(8), mesh(12), mesh(4, 2), mesh(6, 3)]
 MLP_GRANULES = MLP._replace(
     options=[*MLP.options, "--granules", 12],
@@ -122,7 +121,7 @@ MLP_GRANULES = MLP._replace(
 GPT_GRANULES = GPT._replace(
     options=[*GPT.options, "--granules", 12], modes="every other run",
     same={"ranks are": ["threads", "mpirun", "torchrun"], "mesh": ANY_RANKS,
-          "schedule": FLAT[:1] + FSDP[2:3] if REDUCED else FLAT + FSDP[2:4] + HYBRID},
+          "schedule": FLAT[:1] + FSDP[2:3] if trainer_runs.REDUCED else FLAT + FSDP[2:4] + HYBRID},
     other={"precision": precisions(dynamic_scale=True)})
 VISION_GRANULES = VISION._replace(
     options=[*VISION.options, "--granules", 12],
@@ -152,7 +151,7 @@ def flags_of(run):
 def selection(product):
     """A few runs of the product that have all pairs."""
     chosen, seen = [], {run: pairs(run) for run in product}
-    for _ in range(1 if REDUCED else 3):
+    for _ in range(1 if trainer_runs.REDUCED else 3):
         missing = set().union(*seen.values())
         while missing:
             rest = [run for run in product if run not in chosen]

@@ -6,7 +6,6 @@ and a checkpoint of any mesh goes on in any other.
 usage: gpt_cuts_test.py TRAIN_GPT tensor|context
 """
 import itertools
-import os
 import pathlib
 import shutil
 import sys
@@ -16,16 +15,15 @@ import bitwise_runs
 import trainer_runs
 from batch_equivalence import distance
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 AXIS = sys.argv[2]
 SAMPLES = 6
 # Three slices of the 256 ids have padding, and those of a pass of 15 rows, too. Half of 30 positions is an odd number.
 MODEL = ["--layers", 2, "--dim", 24, "--heads", 12, "--seq", {"tensor": 15, "context": 30}[AXIS], "--dropout", 0.1, "--seed", 3,
          "--threads", 1, "--lr", 0.003, "--eval-every", 10, "--eval-batches", 2]
 CLIP = 0.5  # below every norm of these runs
-MESHES = [(1, 2), (2, 2), (2, 3)] if REDUCED else [mesh for mesh in itertools.product([1, 2, 3], [1, 2, 3]) if mesh != (1, 1)]
+MESHES = [(1, 2), (2, 2), (2, 3)] if trainer_runs.REDUCED else list(itertools.product([1, 2, 3], [1, 2, 3]))[1:]
 OTHER = {"tensor": 4, "context": 3}[AXIS]  # ranks along it that go on with what 2 have saved
-BESIDE = {"tensor": [], "context": [",tensor=2", ",tensor=3"]}[AXIS][-1 if REDUCED else 0:]  # what may be inside
+BESIDE = {"tensor": [], "context": [",tensor=2", ",tensor=3"]}[AXIS][-1 if trainer_runs.REDUCED else 0:]  # what may be inside
 TOLERANCE = 1e-5
 MODES = ["--test-delays", 5, "--test-poison", "--test-touch", "--test-queue"]
 
@@ -50,7 +48,7 @@ def figures(steps):
 def check_losses(program):
     reference = figures(train(program, "--steps", 20, *of((1, 1))))
     for mesh in MESHES:
-        for more in [[]] if REDUCED else [[], ["--strategy", "ddp"], ["--activation-checkpointing", "yes"]]:
+        for more in [[]] if trainer_runs.REDUCED else [[], ["--strategy", "ddp"], ["--activation-checkpointing", "yes"]]:
             found = distance(reference, figures(train(program, "--steps", 20, *of(mesh), *more)))
             print(f"{mesh} {' '.join(more)}: {found:.1e}")
             assert found <= TOLERANCE, mesh
@@ -69,12 +67,12 @@ def check_losses(program):
 
 def check_bits(program):
     runs = 0
-    for mesh in [(2, 2)] if REDUCED else [(2, 2), (3, 2), (2, 3)]:
+    for mesh in [(2, 2)] if trainer_runs.REDUCED else [(2, 2), (3, 2), (2, 3)]:
         for precision in [["--precision", "fp32"], ["--precision", "bf16", "--fp32-units", "blocks.1"]]:
             common = [*MODEL, "--steps", 16, *of(mesh), *precision]
             expected = bitwise_runs.outcome(program, [*common, "--strategy", "ddp"], CLIP)
             others = [["--strategy", "fsdp", "--activation-checkpointing", "yes", *MODES], ["--strategy", "zero2"]]
-            for more in others if REDUCED else [*others, ["--strategy", "zero1"], ["--prefetch", 3], MODES]:
+            for more in others if trainer_runs.REDUCED else [*others, ["--strategy", "zero1"], ["--prefetch", 3], MODES]:
                 parted = bitwise_runs.difference(expected, bitwise_runs.outcome(program, [*common, *more], CLIP))
                 assert parted is None, f"{mesh} {precision} {more}: {parted}"
                 runs += 1

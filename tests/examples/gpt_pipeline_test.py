@@ -9,7 +9,6 @@ where mmap cannot be interposed, "measured" is null; without MPIRUN, processes a
 import argparse
 import itertools
 import math
-import os
 import shutil
 import tempfile
 
@@ -17,12 +16,11 @@ import mesh_runs
 import process_runs
 import trainer_runs
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 # Three slices of the 256 ids and of the 28 rows of a micro-batch are of different size; two slices of the heads have parts, too.
 MODEL = ["--layers", 8, "--dim", 24, "--heads", 12, "--seq", 14, "--batch", 2, "--threads", 1, "--lr", 0.01, "--clip", 0.5,
          "--dropout", 0.1, "--seed", 5]
 MODES = ["--test-poison", "--test-touch", "--test-queue"]
-if REDUCED:  # a run of 20 steps would sleep for most of a minute
+if trainer_runs.REDUCED:  # a run of 20 steps would sleep for most of a minute
     MODES += ["--test-delays", 5]
 
 
@@ -44,13 +42,13 @@ def check_mesh(program, mesh, accumulate, steps, measurable, mpirun):
                  ["1f1b", "--activation-checkpointing", "yes", *MODES], ["zb-h1", *MODES]]
     for schedule in schedules:
         # In a selection each schedule has another strategy.
-        for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
+        for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if trainer_runs.REDUCED else ["fsdp", "ddp"]:
             runs = train(program, steps, *common, "--strategy", strategy, "--schedule", *schedule)
             mesh_runs.check_near(one, runs, 1e-5)
             found.add(str(mesh_runs.bits(runs)))
             held = mesh_runs.check_memory(runs, math.prod(mesh), measurable)
             activations["recomputed" if "--activation-checkpointing" in schedule else schedule[0]] = held
-    for way in [] if REDUCED else ["torchrun", "mpirun"] if mpirun else ["torchrun"]:
+    for way in [] if trainer_runs.REDUCED else ["torchrun", "mpirun"] if mpirun else ["torchrun"]:
         by_processes = process_runs.trained_by(way, mpirun)
         found.add(str(mesh_runs.bits(train(program, steps, "--ranks", math.prod(mesh), *common, by=by_processes))))
     assert len(found) == 1, f"{mesh}: schedules, strategies and processes have other bits"
@@ -102,7 +100,7 @@ def check_checkpoints(program):
             weights = trainer_runs.read_safetensors(f"{there}.weights")
             assert weights == (saved := saved or weights), mesh
             mesh_runs.check_near(whole[3:], run(mesh, 4, "--resume", to=mesh)[-1:], 1e-5)
-            if REDUCED and mesh not in [(1, 1, 1), (2, 1, 3)]:
+            if trainer_runs.REDUCED and mesh not in [(1, 1, 1), (2, 1, 3)]:
                 continue
             # A step of no learning rate shows what was loaded.
             still = [0 if each == 0.01 else each for each in MODEL]
@@ -148,10 +146,10 @@ def main():
     parser.add_argument("--not-measurable", action="store_true")
     parser.add_argument("--mpirun")
     options = parser.parse_args()
-    meshes = [(2, 1, 3), (2, 2, 1, 2), (3, 2, 1)] if REDUCED else [
+    meshes = [(2, 1, 3), (2, 2, 1, 2), (3, 2, 1)] if trainer_runs.REDUCED else [
         mesh for mesh in itertools.product([2, 3, 4], [1, 2, 3], [1, 2, 3], [1, 2]) if math.prod(mesh) <= 8]
     for mesh in meshes:
-        check_mesh(options.program, mesh, {2: 4, 3: 6, 4: 8}[mesh[0]], 3 if REDUCED else 20, not options.not_measurable,
+        check_mesh(options.program, mesh, {2: 4, 3: 6, 4: 8}[mesh[0]], 3 if trainer_runs.REDUCED else 20, not options.not_measurable,
                    options.mpirun)
     check_narrow(options.program)
     check_checkpoints(options.program)

@@ -17,7 +17,6 @@ import process_runs
 import trainer_runs
 from launched import Ranks
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 MODEL = ["--hidden", 37, "--depth", 2, "--batch", 16, "--threads", 1, "--eval-every", 0, "--seed", 3]
 STRATEGIES = ["ddp", "zero1", "zero2", "fsdp", "hsdp", "hfsdp"]
 DISK = ["--offload-to", f"disk:{tempfile.gettempdir()}"]
@@ -34,7 +33,8 @@ def check_bits(program):
     runs = 0
     for number, strategy in enumerate(STRATEGIES):
         ranks = ["--ranks", 4, "--replicas", 2] if number % 2 or number > 2 else ["--ranks", 3]
-        for precision, optimizer in [("fp32", "sgd"), ("bf16", "adamw"), ("fp32", "adamw"), ("bf16", "sgd")][:2 if REDUCED else 4]:
+        pairs = [("fp32", "sgd"), ("bf16", "adamw"), ("fp32", "adamw"), ("bf16", "sgd")]
+        for precision, optimizer in pairs[:2 if trainer_runs.REDUCED else 4]:
             options = [*MODEL, "--steps", 80, "--strategy", strategy, *ranks, "--precision", precision, "--optimizer", optimizer,
                        "--lr", 0.3 if optimizer == "sgd" else 0.01]
             if precision == "bf16" and number % 3 == 1:

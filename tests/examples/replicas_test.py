@@ -4,7 +4,6 @@ checkpoint of one mesh is read by every other; and --outer-every, with which rep
 
 usage: replicas_test.py TRAIN_MLP
 """
-import os
 import pathlib
 import shutil
 import sys
@@ -13,7 +12,6 @@ import tempfile
 import bitwise_runs
 import trainer_runs
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 MODEL = ["--hidden", 37, "--depth", 2, "--batch", 5, "--threads", 1, "--eval-every", 0, "--seed", 3, "--lr", 0.01]
 FLAT = ["ddp", "zero1", "zero2", "fsdp"]
 STRATEGIES = FLAT + ["hsdp", "hfsdp"]
@@ -135,7 +133,7 @@ def check_resumed_apart(program, folder):
     common = [*MODEL, "--steps", 16, "--precision", "fp16", *outer]
     straight = trainer_runs.train(program, folder, *common, *sharding("ddp", mesh), "--checkpoint-dir", folder / "straight")
     expected = tensors(folder / "straight" / "step-00000016")
-    strategies = ["hsdp"] if REDUCED else ["ddp", "zero2", "fsdp", "hsdp"]
+    strategies = ["hsdp"] if trainer_runs.REDUCED else ["ddp", "zero2", "fsdp", "hsdp"]
     for strategy, stop in zip(strategies, [7, 5, 3, 11]):
         saved = folder / strategy
         trainer_runs.train(program, folder, *common, *sharding(strategy, mesh), "--checkpoint-dir", saved, "--save-async",
@@ -169,7 +167,7 @@ def main(program):
     check_text(program)
     by_themselves = check_outer_steps(program)
     resumed = 0
-    for saved_by in [("hsdp", (2, 2)), ("hfsdp", (2, 2))][:1 if REDUCED else 2]:
+    for saved_by in [("hsdp", (2, 2)), ("hfsdp", (2, 2))][:1 if trainer_runs.REDUCED else 2]:
         with tempfile.TemporaryDirectory() as folder:
             resumed += check_resumed(program, pathlib.Path(folder), saved_by)
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,6 @@ import tempfile
 
 import trainer_runs
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 STOP, STEPS = 17, 40
 TEXT = b"To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer\n" * 24
 # 182 sequences of 11 tokens: an epoch ends after step 24 to 81 of these runs, or after step 15, 30 and so on of the largest.
@@ -31,7 +30,7 @@ def runs():
     strategies = ["ddp", "zero1", "zero2", "fsdp"]
     accumulations = [(1, "reduced"), (3, "reduced"), (3, "local")]
     product = list(itertools.product(strategies, ["fp32", "bf16", "fp16"], accumulations))
-    chosen = product[::5] if REDUCED else product
+    chosen = product[::5] if trainer_runs.REDUCED else product
     # Ranks and the way to save take turns.
     for number, (strategy, precision, (micro, mode)) in enumerate(chosen):
         extra = ["--save-async"] if number % 2 else []

@@ -4,7 +4,6 @@ be a rank of a job that no machine has room for. Bad combinations are one line.
 
 usage: simulated_rank_test.py TRAIN_MLP TRAIN_GPT [--not-measurable] [--mpirun MPIRUN]
 """
-import os
 import sys
 import tempfile
 
@@ -12,7 +11,6 @@ import bad_input
 import process_runs
 import trainer_runs
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 LENGTH = ["--steps", 2, "--threads", 1]
 MLP = ["--hidden", 37, "--depth", 1, "--batch", 5, *LENGTH]
 GPT = ["--layers", 2, "--dim", 12, "--heads", 3, "--seq", 11, "--batch", 2, "--dropout", 0.1, *LENGTH]
@@ -47,12 +45,12 @@ def check_matrix(mlp, gpt):
     for strategy in STRATEGIES:
         for precision in PRECISIONS:
             sharding = ["--strategy", strategy, "--precision", precision]
-            count += check_equal_memory(gpt, [*GPT, *sharding, "--accumulate", 2], 3, [1] if REDUCED else range(3))
-        count += check_equal_memory(mlp, [*MLP, "--strategy", strategy], 5, [4] if REDUCED else [0, 2, 4])
+            count += check_equal_memory(gpt, [*GPT, *sharding, "--accumulate", 2], 3, [1] if trainer_runs.REDUCED else range(3))
+        count += check_equal_memory(mlp, [*MLP, "--strategy", strategy], 5, [4] if trainer_runs.REDUCED else [0, 2, 4])
     for strategy, (world, replicas) in zip([*STRATEGIES, "hsdp", "hfsdp", "hsdp", "hfsdp"], [(4, 2), (6, 3), (6, 2), (3, 3)] * 2):
         sharding = ["--strategy", strategy, "--replicas", replicas, "--precision", PRECISIONS[world % 3]]
-        count += check_equal_memory(mlp, [*MLP, *sharding, "--accumulate", 2], world, [1] if REDUCED else [0, world - 1])
-    count += check_equal_memory(gpt, [*GPT, "--precision", "bf16"], 8, [7] if REDUCED else range(8))
+        count += check_equal_memory(mlp, [*MLP, *sharding, "--accumulate", 2], world, [1] if trainer_runs.REDUCED else [0, world - 1])
+    count += check_equal_memory(gpt, [*GPT, "--precision", "bf16"], 8, [7] if trainer_runs.REDUCED else range(8))
     return count
 
 

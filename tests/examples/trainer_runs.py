@@ -6,6 +6,7 @@ import struct
 import subprocess
 
 SECONDS = 120  # no run of these tests takes a fraction of it
+REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"  # some of the settings stand for all
 
 
 def run(program, *options, seconds=SECONDS, variables=None):

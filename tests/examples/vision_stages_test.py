@@ -7,7 +7,6 @@ usage: vision_stages_test.py TRAIN_VISION [--not-measurable]     where mmap cann
 """
 import itertools
 import math
-import os
 import shutil
 import sys
 import tempfile
@@ -17,7 +16,6 @@ import mesh_runs
 import process_runs
 import trainer_runs
 
-REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"
 # Each step has 24 of 50 images, the last one of an epoch the two that are left, so that most micro-batches have none.
 MODEL = ["--width", 12, "--batch", 3, "--threads", 1, "--lr", 0.01, "--seed", 5]
 MICRO_BATCHES = 8  # of a step, on all ranks that have different ones
@@ -45,12 +43,12 @@ def check_mesh(trainer, one, mesh, length, measurable):
     found, activations = set(), {}
     for schedule in [["gpipe"], ["1f1b"], ["interleaved", "--chunks", 2, *MODES], ["zb-h1", *MODES]]:
         # In a selection each schedule has another strategy.
-        for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if REDUCED else ["fsdp", "ddp"]:
+        for strategy in ["ddp" if schedule == ["1f1b"] else "fsdp"] if trainer_runs.REDUCED else ["fsdp", "ddp"]:
             steps = trainer.train(*common, "--strategy", strategy, "--schedule", *schedule)
             mesh_runs.check_near(one, steps, 1e-5)
             found.add(str(mesh_runs.bits(steps)))
             activations[schedule[0]] = mesh_runs.check_memory(steps, math.prod(mesh), measurable)
-    if not REDUCED or mesh == (2, 1):
+    if not trainer_runs.REDUCED or mesh == (2, 1):
         by_processes = process_runs.trained_by("torchrun", None)
         options = ["--ranks", math.prod(mesh), *common]
         found.add(str(mesh_runs.bits(trainer.train(*options, by=by_processes))))
@@ -115,9 +113,9 @@ def check_words(trainer):
 
 def main(program, *options):
     measurable = "--not-measurable" not in options
-    meshes = [(2, 1), (2, 2), (4, 1)] if REDUCED else [
+    meshes = [(2, 1), (2, 2), (4, 1)] if trainer_runs.REDUCED else [
         mesh for mesh in itertools.product([2, 4], [1, 2, 4]) if math.prod(mesh) <= 8]
-    length = ["--steps", 4 if REDUCED else 20]
+    length = ["--steps", 4 if trainer_runs.REDUCED else 20]
     with tempfile.TemporaryDirectory() as folder:
         made_images.write_mnist(folder, 50, 20)
         trainer = Trainer(program, f"mnist:{folder}")
