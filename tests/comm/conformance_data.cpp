@@ -432,9 +432,7 @@ void nobody_passes_a_barrier_before_all_have_come(World& world) {
     stream.synchronize();
     const auto passed = std::chrono::steady_clock::now().time_since_epoch().count();
     const std::int64_t times[] = {came, passed};
-    const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(times)), "times");
-    std::vector<std::int64_t> values(all.size() / sizeof(std::int64_t));
-    std::memcpy(values.data(), all.data(), all.size());
+    const std::vector<std::int64_t> values = gather_times(world, times);
     std::int64_t last_came = values[0];
     std::int64_t first_passed = values[1];
     for (std::size_t i = 0; i < values.size(); i += 2) {

@@ -165,13 +165,6 @@ void check_all_reduce(Line& line, std::size_t count) {
   }
 }
 
-std::vector<std::int64_t> gather_times(World& world, std::span<const std::int64_t> mine) {
-  const std::vector<std::byte> bytes = world.gather(std::as_bytes(mine), "times");
-  std::vector<std::int64_t> all(bytes.size() / sizeof(std::int64_t));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
-  return all;
-}
-
 // ---- failures ----
 //
 // The last rank is at fault, in the last row.

@@ -168,9 +168,7 @@ void enqueue_never_blocks_the_host(World& world) {
   const std::int64_t after = std::chrono::steady_clock::now().time_since_epoch().count();
   stream.synchronize();
   const std::int64_t mine = world.rank() == 0 ? after : before;
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(&mine, 1)), "times");
-  std::vector<std::int64_t> times(all.size() / sizeof(std::int64_t));
-  std::memcpy(times.data(), all.data(), all.size());
+  const std::vector<std::int64_t> times = gather_times(world, std::span(&mine, 1));
   for (std::size_t rank = 1; rank < times.size(); ++rank) {
     require(times[0] < times[rank], "rank 0 has enqueued everything before any other rank began");
   }

@@ -278,27 +278,14 @@ void check_in_jobs(Property property, bool first) {
   TEST_CASE("modelled, alone: " #name) { check_alone(conformance::name, least_ranks, timeout); }
 TESSERA_CONFORMANCE_PROPERTIES(TESSERA_MODELLED_PROPERTY)
 
-TEST_CASE("modelled, without its peers: misuse_is_an_error_at_the_call") {
-  check_in_jobs(conformance::misuse_is_an_error_at_the_call, false);
-  check_in_jobs(conformance::misuse_is_an_error_at_the_call, true);
-}
-TEST_CASE("modelled, without its peers: misuse_in_a_group_names_the_segment") {
-  check_in_jobs(conformance::misuse_in_a_group_names_the_segment, false);
-  check_in_jobs(conformance::misuse_in_a_group_names_the_segment, true);
-}
-TEST_CASE("modelled, without its peers: groups_have_their_sizes_and_places") {
-  check_in_jobs(conformance::groups_have_their_sizes_and_places, false);
-  check_in_jobs(conformance::groups_have_their_sizes_and_places, true);
-}
-TEST_CASE("modelled, without its peers: misuse_of_a_group_is_an_error_at_the_call") {
-  check_in_jobs(conformance::misuse_of_a_group_is_an_error_at_the_call, false);
-}
-TEST_CASE("modelled, without its peers: nobody_passes_a_barrier_before_all_have_come") {
-  check_in_jobs(conformance::nobody_passes_a_barrier_before_all_have_come, false);
-}
-TEST_CASE("modelled, without its peers: abort_reaches_every_wait_with_the_first_cause") {
-  check_in_jobs(conformance::abort_reaches_every_wait_with_the_first_cause, false);
-}
-TEST_CASE("modelled, without its peers: memory_may_be_freed_right_after_a_failure") {
-  check_in_jobs(conformance::memory_may_be_freed_right_after_a_failure, true);
-}
+#define TESSERA_WITHOUT_PEERS(name, ...)                                          \
+  TEST_CASE("modelled, without its peers: " #name) {                              \
+    for (const bool flag : {__VA_ARGS__}) check_in_jobs(conformance::name, flag); \
+  }
+TESSERA_WITHOUT_PEERS(misuse_is_an_error_at_the_call, false, true)
+TESSERA_WITHOUT_PEERS(misuse_in_a_group_names_the_segment, false, true)
+TESSERA_WITHOUT_PEERS(groups_have_their_sizes_and_places, false, true)
+TESSERA_WITHOUT_PEERS(misuse_of_a_group_is_an_error_at_the_call, false)
+TESSERA_WITHOUT_PEERS(nobody_passes_a_barrier_before_all_have_come, false)
+TESSERA_WITHOUT_PEERS(abort_reaches_every_wait_with_the_first_cause, false)
+TESSERA_WITHOUT_PEERS(memory_may_be_freed_right_after_a_failure, true)

@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -134,6 +135,14 @@ inline float test_value(int rank, std::size_t index, std::uint64_t seed = 0) {
 
 inline std::byte test_byte(int rank, std::size_t index, std::uint64_t seed = 0) {
   return static_cast<std::byte>(mix(mix(seed * 1000 + static_cast<std::uint64_t>(rank)) + index) & 0xff);
+}
+
+// The times of every rank, in rank order.
+inline std::vector<std::int64_t> gather_times(World& world, std::span<const std::int64_t> mine) {
+  const std::vector<std::byte> bytes = world.gather(std::as_bytes(mine), "times");
+  std::vector<std::int64_t> all(bytes.size() / sizeof(std::int64_t));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
 }
 
 // Elements of any wire type, in bytes.
