@@ -432,19 +432,14 @@ TEST_CASE("all_to_all_brings_each_rank_what_the_others_have_for_it") {
 TEST_CASE("misused_collective_names_unit_and_rank") {
   const auto error = [](int ranks,
                         const std::function<std::vector<Collective*>(TwoCollectives&, TwoCollectives&, int)>& order) {
-    try {
-      launch({.ranks = ranks, .timeout = std::chrono::seconds(5)}, [&](World& world) {
-        TwoCollectives layer, other;
-        FullyShard model(world, {});
-        model.add(layer, "layer");
-        model.add(other, "other");
-        model.finalize(Sgd{.learning_rate = 0.1f});
-        model.forward(layer, order(layer, other, world.rank()));
-      });
-    } catch (const std::exception& caught) {
-      return std::string(caught.what());
-    }
-    return std::string();
+    return toy::failure_of(ranks, [&](World& world) {
+      TwoCollectives layer, other;
+      FullyShard model(world, {});
+      model.add(layer, "layer");
+      model.add(other, "other");
+      model.finalize(Sgd{.learning_rate = 0.1f});
+      model.forward(layer, order(layer, other, world.rank()));
+    });
   };
   const auto names = [](const std::string& text, std::string_view part) {
     INFO(text);
@@ -494,18 +489,13 @@ TEST_CASE("collective_in_a_window_of_another_kind_is_refused") {
     Parameter weight;
     Collective a;
   };
-  std::string text;
-  try {
-    launch({.ranks = 1}, [&](World& world) {
-      Layer layer;
-      FullyShard model(world, {});
-      model.add(layer, "layer");
-      model.finalize(Sgd{.learning_rate = 0.1f});
-      model.forward(layer);
-    });
-  } catch (const std::exception& caught) {
-    text = caught.what();
-  }
+  const std::string text = toy::failure_of(1, [&](World& world) {
+    Layer layer;
+    FullyShard model(world, {});
+    model.add(layer, "layer");
+    model.finalize(Sgd{.learning_rate = 0.1f});
+    model.forward(layer);
+  });
   INFO(text);
   CHECK(text.find("layer.a is not declared for forward windows") != std::string::npos);
 }

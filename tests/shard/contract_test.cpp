@@ -55,24 +55,18 @@ struct Fixture {
 // Returns what launch() reports when every rank runs `body` on a fixture of its own.
 std::string error_of(int ranks, const std::function<void(Fixture&, tessera::World&)>& body,
                      tessera::FullyShardOptions options = {}) {
-  try {
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(5)}, [&](tessera::World& world) {
-      Fixture fixture(world, options);
-      body(fixture, world);
-    });
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
+  const auto on_each = [&](tessera::World& world) {
+    Fixture fixture(world, options);
+    body(fixture, world);
+  };
+  return toy::failure_of(ranks, on_each, std::chrono::seconds(5));
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-#define CHECK_NAMES(text, part) \
-  do {                          \
-    const std::string t = text; \
-    INFO(t);                    \
-    CHECK(contains(t, part));   \
+#define CHECK_NAMES(text, part)    \
+  do {                             \
+    const std::string t = text;    \
+    INFO(t);                       \
+    CHECK(toy::contains(t, part)); \
   } while (false)
 
 TEST_CASE("a_window_out_of_order_names_what_was_expected") {
@@ -545,7 +539,7 @@ TEST_CASE("many_skipped_steps_in_a_row_are_a_warning") {
     std::ifstream file(folder.path() / log);
     std::vector<std::string> lines;
     for (std::string line; std::getline(file, line);) {
-      if (contains(line, "updates in a row were skipped")) lines.push_back(line);
+      if (toy::contains(line, "updates in a row were skipped")) lines.push_back(line);
     }
     return lines;
   };

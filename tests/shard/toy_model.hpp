@@ -341,9 +341,10 @@ std::map<std::string, Values> train_recorded(int ranks, const FullyShardOptions&
 }
 
 // The text of the first error of a job; empty where there was none.
-inline std::string failure_of(int ranks, const std::function<void(tessera::World&)>& body) {
+inline std::string failure_of(int ranks, const std::function<void(tessera::World&)>& body,
+                              std::chrono::seconds timeout = std::chrono::seconds(20)) {
   try {
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, body);
+    tessera::launch({.ranks = ranks, .timeout = timeout}, body);
   } catch (const std::exception& error) {
     return error.what();
   }
