@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -15,6 +16,7 @@
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "toy_model.hpp"
+#include "whole_optimizers.hpp"
 
 namespace granules_test {
 
@@ -44,7 +46,7 @@ struct Run {
   std::set<std::size_t> frozen = {};
   std::vector<std::size_t> of_steps = {};  // granules that have samples, by step in turn; none: all have
   bool weighs = false;                     // granules have weights
-  bool eight_bits = false;                 // moments have 8 bits
+  std::function<std::unique_ptr<tessera::Optimizer>(float clip)> optimizer = {};  // none: AdamW
 };
 
 std::string describe(const Run& run) {
@@ -122,7 +124,7 @@ Result train(const Run& run) {
     Net<T> net(world, run);
     toy::Run optimizer;
     optimizer.clip = run.clip;
-    if (run.eight_bits) optimizer.optimizer = toy::in_eight_bits;
+    optimizer.optimizer = run.optimizer;
     net.model.finalize(toy::optimizer_of(optimizer));
     for (int step = 0; step < run.steps; ++step) {
       train_step(net, run, step);
@@ -213,10 +215,16 @@ TEST_CASE("any_number_of_ranks_has_the_same_bits_when_gradients_travel_in_anothe
 
 TEST_CASE("any_number_of_ranks_has_the_same_bits_with_moments_of_8_bits") {
   check_any_ranks<tessera::bf16>([](Run& run) {
-    run.eight_bits = true;
+    run.optimizer = toy::in_eight_bits;
     run.options.precision = tessera::bf16_mixed;
     run.widths = {3, 86, 3, 257, 1};
   });
+}
+
+// One rank has all elements in order: there an optimizer that sees tensors whole is a plain loop.
+TEST_CASE("any_number_of_ranks_has_the_same_bits_with_tensors_seen_whole") {
+  check_any_ranks<float>(
+      [](Run& run) { run.optimizer = [](float clip) { return std::make_unique<whole_optimizers::Running>(clip); }; });
 }
 
 TEST_CASE("any_number_of_ranks_has_the_same_bits_with_frozen_parameters") {
@@ -348,22 +356,6 @@ TEST_CASE("missing_granules_leave_the_sign_of_a_zero") {
 }
 
 // ---- what is refused ----
-
-std::string refusal(int ranks, const FullyShardOptions& options) {
-  return toy::failure_of(ranks, [&](World& world) {
-    toy::Layer<float> layer(3, 2, rows);
-    FullyShard model(world, options);
-    model.add(layer);
-    model.finalize(tessera::Sgd{});
-  });
-}
-
-TEST_CASE("what_depends_on_the_number_of_ranks_is_refused_beside_granules") {
-  CHECK(toy::contains(refusal(1, {.micro_batches = 2, .granules = 4}), "micro_batches is 2"));
-  CHECK(toy::contains(refusal(1, {.granules = 4, .accumulation = tessera::AccumulationMode::local}), "mode local"));
-  CHECK(toy::contains(refusal(3, {.granules = 2}), "a step has 2 granules, too few for 3 ranks"));
-  CHECK(toy::contains(refusal(2, {.replicas = 2, .outer = {.every = 2}, .granules = 4}), "set outer.every to 0"));
-}
 
 TEST_CASE("a_rank_that_has_no_granule_left_is_told") {
   const std::string told = toy::failure_of(3, [](World& world) {

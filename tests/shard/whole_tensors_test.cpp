@@ -78,46 +78,6 @@ TEST_CASE("every_strategy_has_the_same_bits_with_tensors_seen_whole") {
   check_strategies<tessera::fp16, Lamb>(tessera::fp16_mixed);
 }
 
-// One rank has all elements in order: there an optimizer that sees tensors whole is a plain loop.
-TEST_CASE("granules_have_the_same_bits_on_any_number_of_ranks_with_tensors_seen_whole") {
-  const auto weights = [](int ranks, Strategy strategy) {
-    toy::Values all;
-    std::mutex mutex;
-    std::map<std::string, toy::Values> whole;
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-      toy::Layer<float> first(5, 13, 3), second(13, 7, 3);
-      tessera::FullyShard model(world, {.strategy = strategy, .granules = 6});
-      model.add(first, "first");
-      model.add(second, "second");
-      model.finalize(std::make_unique<Running>(0.5f));
-      for (int step = 0; step < 4; ++step) {
-        const tessera::Granules mine = model.granules();
-        for (std::size_t round = 0; round < mine.mine(); ++round) {
-          const toy::Values x = toy::sample(3 * 5, step, mine.number(round), 0, 0);
-          toy::Values dy(3 * 7);
-          const toy::Values& y = model.forward(second, model.forward(first, x));
-          model.stream().submit([&] {
-            for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = y[i] - 0.25f;
-          });
-          model.backward(first, model.backward(second, dy));
-          model.synchronize();
-        }
-        model.update();
-      }
-      model.synchronize();
-      toy::collect_weights(model, whole, mutex);
-    });
-    for (const auto& [name, values] : whole) all.insert(all.end(), values.begin(), values.end());
-    return all;
-  };
-  const toy::Values one = weights(1, Strategy::ddp);
-  for (const int ranks : {2, 3, 4, 6}) {
-    for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
-      CHECK_MESSAGE(toy::same_bits(weights(ranks, strategy), one), ranks << " ranks, " << to_string(strategy));
-    }
-  }
-}
-
 TEST_CASE("states_of_the_host_go_with_tensors_seen_whole") {
   FullyShardOptions options;
   options.strategy = Strategy::fsdp;
