@@ -112,15 +112,8 @@ void CheckedFile::expect(std::uint64_t block) const {
 }
 
 void CheckedFile::read(Bytes first, std::span<std::byte> to, std::span<std::byte> staging) const {
-  while (!to.empty()) {
-    const std::uint64_t block = first.count() / checkpoint_block.count();
-    const Bytes within(first.count() % checkpoint_block.count());
-    const std::size_t count = std::min<std::size_t>(to.size(), (checkpoint_block - within).count());
-    const BlockPart part{within, to.first(count)};
-    read_block(block, std::span(&part, 1), staging);
-    first += Bytes(count);
-    to = to.subspan(count);
-  }
+  for_each_block(first, to,
+                 [&](std::uint64_t block, const BlockPart& part) { read_block(block, std::span(&part, 1), staging); });
 }
 
 std::string CheckedFile::read_text(Bytes limit) const {

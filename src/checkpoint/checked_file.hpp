@@ -2,6 +2,7 @@
 // match, the error names the tensors that lie in it.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -12,6 +13,18 @@
 #include "tessera/checkpoint/manifest.hpp"
 
 namespace tessera::checkpoint {
+
+// Calls visit(block, part) for each part of a file's bytes from `first` on that lies in one block.
+template <typename Visit>
+void for_each_block(Bytes first, std::span<std::byte> to, Visit visit) {
+  while (!to.empty()) {
+    const Bytes within(first.count() % checkpoint_block.count());
+    const std::size_t count = std::min<std::size_t>(to.size(), (checkpoint_block - within).count());
+    visit(first.count() / checkpoint_block.count(), BlockPart{within, to.first(count)});
+    first += Bytes(count);
+    to = to.subspan(count);
+  }
+}
 
 class CheckedFile {
  public:

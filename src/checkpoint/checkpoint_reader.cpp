@@ -40,15 +40,10 @@ struct Piece {
 };
 
 void cut_into_blocks(const TensorRange& range, std::vector<Piece>& pieces) {
-  Bytes first = range.tensor->offset + range.first;
-  std::span<std::byte> to = range.to;
-  while (!to.empty()) {
-    const Bytes within(first.count() % checkpoint_block.count());
-    const std::size_t count = std::min<std::size_t>(to.size(), (checkpoint_block - within).count());
-    pieces.push_back({range.tensor->file, first.count() / checkpoint_block.count(), {within, to.first(count)}});
-    first += Bytes(count);
-    to = to.subspan(count);
-  }
+  checkpoint::for_each_block(range.tensor->offset + range.first, range.to,
+                             [&](std::uint64_t block, const BlockPart& part) {
+                               pieces.push_back({range.tensor->file, block, part});
+                             });
 }
 
 }  // namespace
