@@ -19,13 +19,9 @@ namespace {
 
 constexpr std::size_t longest_stretch = 1 << 18;
 
-at::Tensor values_of(const at::Tensor& own) {
-  const auto recording = recording_of(own);
-  return (recording == nullptr ? own.to(at::kCPU) : recording->values(own)).contiguous();
-}
-
 at::Tensor floats_of(const at::Tensor& own, const std::string& name) {
-  const at::Tensor values = values_of(own);
+  const auto recording = recording_of(own);
+  const at::Tensor values = (recording == nullptr ? own.to(at::kCPU) : recording->values(own)).contiguous();
   require_exact(values, name);
   return values.to(at::kFloat);
 }

@@ -28,23 +28,14 @@ at::ScalarType torch_type(DType type) {
   throw InternalError("an element type that torch does not have");
 }
 
-void* address(Window& window, const Parameter& parameter, DType type) {
-  // Windows show constants, autograd asks for tensors; nothing here writes.
+// Returns where span(T{}) begins, for the T of this element type. Windows show constants, autograd asks for tensors;
+// nothing here writes.
+template <typename Span>
+void* address(DType type, Span span) {
   switch (type) {
-    case DType::fp32: return const_cast<float*>(window.parameter<float>(parameter).data());
-    case DType::bf16: return const_cast<bf16*>(window.parameter<bf16>(parameter).data());
-    case DType::fp16: return const_cast<fp16*>(window.parameter<fp16>(parameter).data());
-    case DType::u8:
-    case DType::int8: break;
-  }
-  throw InternalError("an element type that windows do not have");
-}
-
-void* gradient_address(Window& window, const Parameter& parameter, DType type) {
-  switch (type) {
-    case DType::fp32: return window.gradient<float>(parameter).data();
-    case DType::bf16: return window.gradient<bf16>(parameter).data();
-    case DType::fp16: return window.gradient<fp16>(parameter).data();
+    case DType::fp32: return const_cast<float*>(span(float{}).data());
+    case DType::bf16: return const_cast<bf16*>(span(bf16{}).data());
+    case DType::fp16: return const_cast<fp16*>(span(fp16{}).data());
     case DType::u8:
     case DType::int8: break;
   }
@@ -185,7 +176,7 @@ ParameterTensor::ParameterTensor(at::Tensor tensor, Parameter parameter, std::sh
       hidden_(hidden_tensor(own_.sizes(), own_.options(), mark_)) {}
 
 void ParameterTensor::show(Window& window) {
-  void* data = address(window, parameter_, precision_.parameter);
+  void* data = address(precision_.parameter, [&]<typename T>(T) { return window.parameter<T>(parameter_); });
   if (shown_.defined()) {
     point_to(shown_, data);
   } else {
@@ -264,7 +255,8 @@ void ParameterTensor::take_gradient(Window& window, std::size_t window_serial, c
 
 at::Tensor ParameterTensor::gradient_in(Window& window) const {
   const DType type = precision_.gradient;
-  return view_of(gradient_address(window, parameter_, type), tensor_.sizes(), type, device_);
+  void* data = address(type, [&]<typename T>(T) { return window.gradient<T>(parameter_); });
+  return view_of(data, tensor_.sizes(), type, device_);
 }
 
 void ParameterTensor::keep_gradient(const at::Tensor& gradient, std::size_t window_serial) {
