@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "../shard/tensors.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -109,15 +110,10 @@ TEST_CASE("a_run_with_eight_bit_moments_goes_on_bit_for_bit_on_other_ranks_and_s
 }
 
 TEST_CASE("states_of_another_optimizer_are_refused_by_name") {
-  const auto message = [](MakeOptimizer saves, MakeOptimizer loads) -> std::string {
+  const auto message = [](MakeOptimizer saves, MakeOptimizer loads) {
     const TemporaryFolder folder;
     run({.ranks = 2}, folder.path(), 0, 1, saves);
-    try {
-      run({.ranks = 2}, folder.path(), 1, 2, loads);
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return "";
+    return tests::error_text<std::exception>([&] { run({.ranks = 2}, folder.path(), 1, 2, loads); });
   };
   const std::string narrow = message(in_fp32, in_8_bits), wide = message(in_8_bits, in_fp32);
   CAPTURE(narrow);

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "sample_checkpoint.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -50,14 +51,7 @@ void check_all(const CheckpointReader& reader) {
   }
 }
 
-std::string failure(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing thrown";
-}
+std::string failure(const std::function<void()>& work) { return tests::error_text<DataError>(work, "nothing thrown"); }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "../error_text.hpp"
 #include "checkpoint_model.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -34,16 +35,6 @@ void save(const Job& job, const fs::path& directory) {
   });
 }
 std::map<std::string, std::string> saved_in(const fs::path& directory) { return files_in(directory / "step-00000017"); }
-
-// The text of the first error; empty where there was none.
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST_CASE("a_checkpoint_of_experts_has_the_same_bytes_whatever_the_strategy_and_the_ranks_of_a_replica") {
   const TemporaryFolder folder;
@@ -133,7 +124,7 @@ TEST_CASE("weights_of_experts_have_the_number_of_their_replica") {
 TEST_CASE("another_number_of_experts_is_refused_by_name") {
   const TemporaryFolder folder;
   save(experts(2, 1), folder.path());
-  const std::string text = failure_of([&] {
+  const std::string text = tests::error_text<std::exception>([&] {
     with_model(experts(3, 1), [&](FullyShard& model) {
       Checkpointer checkpoints(model, {.directory = folder.path()});
       checkpoints.load(checkpoints.latest()->path);
@@ -146,7 +137,7 @@ TEST_CASE("another_number_of_experts_is_refused_by_name") {
 // One of a replica's ranks differs from its first: a save would lose that.
 TEST_CASE("buffers_of_experts_are_equal_in_their_replica") {
   const TemporaryFolder folder;
-  const std::string text = failure_of([&] {
+  const std::string text = tests::error_text<std::exception>([&] {
     with_model(experts(2, 2), [&](FullyShard& model) {
       fill(model, 1);
       if (model.world().rank() == 3) model.buffer(*model.unit(1).buffers()[0])[0] += 1.0f;

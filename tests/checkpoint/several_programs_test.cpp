@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "checkpoint_model.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -153,14 +154,11 @@ TEST_CASE("a_model_of_other_programs_is_told_so") {
   const TemporaryFolder folder;
   save({.ranks = 1}, folder.path());
   const Play other{.ranks = 2, .second = "another"};
-  std::string text;
-  try {
+  const std::string text = tests::error_text<DataError>([&] {
     with_programs(other, [&](FullyShard& model, const TrainingProgram&) {
       Checkpointer(model, {.directory = folder.path()}).load(folder / "step-00000017");
     });
-  } catch (const DataError& error) {
-    text = error.what();
-  }
+  });
   CHECK(
       text.find("was written by a model of the programs first, second, and this one has the programs first, another") !=
       std::string::npos);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 
 using namespace tessera;
@@ -14,12 +15,7 @@ using namespace tessera;
 namespace tensor_index_test {
 
 std::string complaint(const std::string& text) {
-  try {
-    parse_tensor_index(text, "x");
-    return "accepted";
-  } catch (const DataError& error) {
-    return error.what();
-  }
+  return tests::error_text<DataError>([&] { parse_tensor_index(text, "x"); }, "accepted");
 }
 
 TEST_CASE("files_hold_as_many_tensors_as_fit_and_a_tensor_is_never_split") {

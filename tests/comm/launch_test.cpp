@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "../sanitizers/sanitizers.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
@@ -41,12 +42,7 @@ namespace {
 // The text of what launch() throws, which must be an Expected.
 template <typename Expected>
 std::string failure_of(const LaunchOptions& options, const std::function<void(World&)>& body) {
-  try {
-    launch(options, body);
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  return "launch() succeeded";
+  return tests::error_text<Expected>([&] { launch(options, body); }, "launch() succeeded");
 }
 
 template <typename Thrown>

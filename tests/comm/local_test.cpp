@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "../error_text.hpp"
 #include "comm/task_communicator.hpp"
 #include "conformance.hpp"
 #include "tessera/base/error.hpp"
@@ -119,26 +120,13 @@ TEST_CASE("finish_waits_until_every_peer_has_moved") {
 
 // ---- groups of some of the job's ranks: errors name ranks, not places ----
 
-namespace {
-
-template <typename Expected, typename Function>
-std::string text_of(Function&& function) {
-  try {
-    function();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
-
 TEST_CASE("ranks_that_miss_others_are_named_in_their_order") {
   Meeting meeting(5, std::chrono::milliseconds(100), "gather over shard", {4, 1, 3});
   LocalGroup& group = meeting.group;
   std::string texts[2];
-  std::thread rank_4([&] { texts[0] = text_of<CommunicationError>([&] { group.enter(0, barrier_post(1)); }); });
-  texts[1] = text_of<CommunicationError>([&] { group.enter(2, barrier_post(1)); });
+  std::thread rank_4(
+      [&] { texts[0] = tests::error_text<CommunicationError>([&] { group.enter(0, barrier_post(1)); }); });
+  texts[1] = tests::error_text<CommunicationError>([&] { group.enter(2, barrier_post(1)); });
   rank_4.join();
   CHECK(texts[0] == texts[1]);
   CHECK(texts[0].find("ranks 3, 4 waited up to 0.1 s") == 0);
@@ -157,7 +145,7 @@ TEST_CASE("failures_in_a_group_are_those_of_its_ranks") {
   const Claim first(calling.group.busy(0), rank_3, calling.group.name());
   std::thread other_stream([&] {
     const auto claim_again = [&] { const Claim second(calling.group.busy(0), rank_3, calling.group.name()); };
-    CHECK(text_of<UsageError>(claim_again).find("rank 3 drives communicator gather from two streams") == 0);
+    CHECK(tests::error_text<UsageError>(claim_again).find("rank 3 drives communicator gather from two streams") == 0);
   });
   other_stream.join();
   CHECK(calling.job.failure()->rank == 3);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "comm/hosts.hpp"
 #include "tessera/base/error.hpp"
 
@@ -17,12 +18,7 @@ namespace mesh_test {
 using namespace tessera;
 
 std::string refusal(std::vector<MeshAxis> axes, int ranks) {
-  try {
-    Mesh(std::move(axes), ranks, 0);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+  return tests::error_text<UsageError>([&] { Mesh(std::move(axes), ranks, 0); });
 }
 
 TEST_CASE("a_hosts_ranks_are_a_line_of_the_innermost_axis") {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "../sanitizers/sanitizers.hpp"
 #include "comm/rendezvous/handshake.hpp"
 #include "rendezvous_ranks.hpp"
@@ -72,22 +73,12 @@ bool is_ended(Socket& socket, steady_clock::time_point deadline) {
   return false;
 }
 
-template <typename Expected, typename Function>
-std::string text_of_expected(Function&& function) {
-  try {
-    function();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 std::string refusal_to_listen(const std::string& host, std::uint16_t port, const std::string& token) {
   auto options = std::make_unique<ServerOptions>();
   options->endpoint.host = host;
   options->endpoint.port = port;
   options->token = token;
-  return text_of_expected<UsageError>([&] { const RendezvousServer server(*options); });
+  return tests::error_text<UsageError>([&] { const RendezvousServer server(*options); });
 }
 
 bool has_ipv6_loopback() {
@@ -209,7 +200,7 @@ TEST_CASE("name_that_nobody_ever_knows_is_named_after_the_deadline") {
                             .rank = 1,
                             .ranks = 2,
                             .start_timeout = milliseconds(100)};
-  const std::string text = text_of_expected<CommunicationError>([&] { join(options); });
+  const std::string text = tests::error_text<CommunicationError>([&] { join(options); });
   CHECK(has(text, "no-such-host.invalid:29500"));
   CHECK(has(text, "has no address"));
 }
@@ -226,7 +217,7 @@ TEST_CASE("a_wrong_token_is_refused_and_the_others_meet") {
   JoinOptions wrong = place.join_options(1);
   wrong.token = "another token than the job's";
   wrong.start_timeout = milliseconds(200);
-  const std::string text = text_of_expected<CommunicationError>([&] { join_rendezvous(wrong, at_once); });
+  const std::string text = tests::error_text<CommunicationError>([&] { join_rendezvous(wrong, at_once); });
   CHECK(has(text, "rank 1 waited up to 0.2 s for rank 0 to answer"));
   CHECK(has(text, "TESSERA_TOKEN"));
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
@@ -251,7 +242,7 @@ std::string text_before(FrameKind kind, const std::string& answer) {
       connection.flush();
     }
   });
-  const std::string text = text_of_expected<CommunicationError>([&] {
+  const std::string text = tests::error_text<CommunicationError>([&] {
     join({.endpoint = {"127.0.0.1", address.port()},
           .token = "the job's own token",
           .ranks = 2,
@@ -274,7 +265,7 @@ TEST_CASE("two_jobs_at_one_port_are_told_apart_by_their_launchers_names_without_
   JoinOptions other = place.join_options(1);
   other.job = "SLURM job 102, step 0";
   other.start_timeout = milliseconds(200);
-  const std::string text = text_of_expected<CommunicationError>([&] { join_rendezvous(other, at_once); });
+  const std::string text = tests::error_text<CommunicationError>([&] { join_rendezvous(other, at_once); });
   CHECK(has(text, "it is rank 1 of SLURM job 102, step 0, and this is SLURM job 101, step 0"));
   for (const std::string& each : place.run(check_exchange)) CHECK(each == "");
 }
@@ -443,7 +434,7 @@ TEST_CASE("a_server_that_never_comes_is_named_at_the_deadline") {
     port = address.port();
   }
   const JoinOptions options{.endpoint = {"127.0.0.1", port}, .rank = 3, .ranks = 4, .start_timeout = milliseconds(200)};
-  const std::string text = text_of_expected<CommunicationError>([&] { join(options); });
+  const std::string text = tests::error_text<CommunicationError>([&] { join(options); });
   CHECK(has(text, "rank 3 waited up to 0.2 s for rank 0"));
   CHECK(has(text, "127.0.0.1:" + std::to_string(port)));
   CHECK(has(text, "refused"));
@@ -453,7 +444,7 @@ TEST_CASE("a_second_rank_of_the_same_number_is_refused_and_the_first_stays") {
   const Meeting place({.ranks = 2});
   const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(1), at_once);
   Control& first = *joined;
-  const std::string text = text_of_expected<UsageError>([&] { join_rendezvous(place.join_options(1), at_once); });
+  const std::string text = tests::error_text<UsageError>([&] { join_rendezvous(place.join_options(1), at_once); });
   CHECK(has(text, "rank 1 is there already"));
   std::thread zero([&] {
     const std::unique_ptr<Control> other = join_rendezvous(place.join_options(0), at_once);
@@ -484,11 +475,11 @@ TEST_CASE("a_rank_of_another_world_size_is_refused") {
   const Meeting place({.ranks = 2});
   JoinOptions other = place.join_options(1);
   other.ranks = 3;
-  const std::string text = text_of_expected<UsageError>([&] { join_rendezvous(other, at_once); });
+  const std::string text = tests::error_text<UsageError>([&] { join_rendezvous(other, at_once); });
   CHECK(has(text, "rank 1 of a job of 3 ranks, and this one has 2"));
   other = place.join_options(1);
   other.rank = 2;
-  CHECK(has(text_of_expected<UsageError>([&] { join_rendezvous(other, at_once); }), "none of the job's"));
+  CHECK(has(tests::error_text<UsageError>([&] { join_rendezvous(other, at_once); }), "none of the job's"));
 }
 
 TEST_CASE("another_version_is_refused_on_both_sides") {
@@ -510,7 +501,7 @@ TEST_CASE("another_version_is_refused_on_both_sides") {
 
   std::string challenge = challenge_payload(fresh_nonce());
   challenge[8] = 9;
-  CHECK(has(text_of_expected<UsageError>([&] { read_challenge(challenge); }), "met version 9"));
+  CHECK(has(tests::error_text<UsageError>([&] { read_challenge(challenge); }), "met version 9"));
 }
 
 TEST_CASE("a_rank_that_dies_is_named_on_all_others" * doctest::skip(!forked_ranks_may_thread)) {
@@ -767,11 +758,11 @@ TEST_CASE("blobs_have_a_limit_that_is_told_before_anything_is_sent") {
     control.open("control", std::nullopt, "");
     const std::string largest(Control::most_blob, 'x');
     if (control.exchange(1, meeting, largest).back() != largest) throw std::runtime_error("the largest blob");
-    const std::string text = text_of_expected<UsageError>([&] { control.exchange(1, meeting, largest + "x"); });
+    const std::string text = tests::error_text<UsageError>([&] { control.exchange(1, meeting, largest + "x"); });
     if (!has(text, "65537 bytes")) throw std::runtime_error(text);
     const std::string label(Control::most_code, 'a');
     const Signature long_one{.kind = CollectiveKind::barrier, .label = label, .sequence = 2};
-    const std::string told = text_of_expected<UsageError>([&] { control.announce(1, long_one); });
+    const std::string told = tests::error_text<UsageError>([&] { control.announce(1, long_one); });
     if (!has(told, "bytes to describe; one call takes up to 1048576"))
       throw std::runtime_error(told.substr(told.size() - 90));
   });
@@ -799,7 +790,7 @@ TEST_CASE("a_rank_that_sends_nonsense_is_named_and_ends_the_job") {
   });
   const std::unique_ptr<Control> joined = join_rendezvous(place.join_options(0), at_once);
   Control& control = *joined;
-  const std::string text = text_of_expected<AbortedError>([&] { control.open("control", std::nullopt, ""); });
+  const std::string text = tests::error_text<AbortedError>([&] { control.open("control", std::nullopt, ""); });
   nonsense.join();
   CHECK(has(text, "rank 1 sent nonsense"));
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "../error_text.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "tessera/base/error.hpp"
 
@@ -36,12 +37,7 @@ Variables together(std::initializer_list<Variables> all) {
 
 template <typename Expected>
 std::string refusal(const Start& start, const LaunchOptions& options, const Possible& possible) {
-  try {
-    require_startable(start, options, possible);
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  return "no error";
+  return tests::error_text<Expected>([&] { require_startable(start, options, possible); }, "no error");
 }
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
@@ -107,12 +103,7 @@ TEST_CASE("variables_that_make_no_sense_are_named") {
 TEST_CASE("half_of_what_torchrun_says_is_no_launch_of_many_single_ranks") {
   const Variables half = {{"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}};
   const auto refusal_of = [&](const Variables& variables) {
-    try {
-      detect(together({half, variables}));
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return tests::error_text<UsageError>([&] { detect(together({half, variables})); }, "no error");
   };
   CHECK(has(refusal_of({{"RANK", "1"}}), "MASTER_ADDR and RANK, LOCAL_RANK are set in the environment"));
   CHECK(has(refusal_of({{"RANK", "1"}}), "WORLD_SIZE is not"));
@@ -165,12 +156,7 @@ TEST_CASE("every_launcher_starts_ranks_on_the_cpu_and_with_nccl_on_devices") {
 
 TEST_CASE("a_backend_that_the_ranks_cannot_have_is_an_error_that_names_what_helps") {
   const auto refusal_of = [](const Variables& variables, const LaunchOptions& options, bool on_devices) {
-    try {
-      require_backend(detect(variables), options, on_devices);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return tests::error_text<Error>([&] { require_backend(detect(variables), options, on_devices); }, "no error");
   };
   CHECK(refusal_of({}, {}, false) == "no error");
   CHECK(refusal_of({}, {.ranks = 2, .backend = BackendChoice::nccl}, true) == "no error");

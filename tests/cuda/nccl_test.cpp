@@ -11,6 +11,7 @@
 
 #include "../checkpoint/temporary_folder.hpp"
 #include "../comm/property.hpp"
+#include "../error_text.hpp"
 #include "../shard/pipeline.hpp"
 #include "cuda_runtime.h"
 #include "nccl_of_tests.hpp"
@@ -564,12 +565,8 @@ TEST_CASE("a_launch_of_threads_over_nccl_ends_with_the_first_cause") {
 
 TEST_CASE("more_ranks_than_devices_need_an_nccl_that_shares_them") {
   faults_of_opened_nccl().shares_devices = false;
-  std::string text;
-  try {
-    launch({.ranks = 5, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [](World&) {});
-  } catch (const UnavailableError& error) {
-    text = error.what();
-  }
+  const std::string text = tests::error_text<UnavailableError>(
+      [] { launch({.ranks = 5, .device = DeviceChoice::cuda, .backend = BackendChoice::nccl}, [](World&) {}); });
   faults_of_opened_nccl() = {};
   CHECK(has(text, "--backend nccl: 5 ranks for 4 CUDA devices, and the tests' NCCL gives each rank one of its own"));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
+#include "../error_text.hpp"
 #include "device/disk_file.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/device/arena.hpp"
@@ -20,12 +21,7 @@ using tessera::device::DiskFile;
 constexpr std::size_t page = tessera::Arena::page.count();
 
 std::string failure_of(const std::filesystem::path& folder, Bytes size) {
-  try {
-    const DiskFile file(folder, size);
-  } catch (const tessera::DataError& error) {
-    return error.what();
-  }
-  return "";
+  return tests::error_text<tessera::DataError>([&] { const DiskFile file(folder, size); });
 }
 
 // Past the page cache, through it, and through the mapping, each after the others.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
+#include "../error_text.hpp"
 #include "../extent.hpp"
 #include "../shard/tensors.hpp"
 #include "../shard/toy_model.hpp"
@@ -202,12 +203,7 @@ TEST_CASE("muon_refuses_a_pattern_of_its_users_that_matches_nothing") {
 
 TEST_CASE("muon_refuses_settings_out_of_range") {
   const auto text = [](const Muon& settings) {
-    try {
-      const std::unique_ptr<Optimizer> made = settings;
-    } catch (const tessera::UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return tests::error_text<tessera::UsageError>([&] { const std::unique_ptr<Optimizer> made = settings; });
   };
   CHECK(text({.learning_rate = -1.0f}) == "Muon: learning_rate must be at least 0 and finite, but is -1");
   CHECK(text({.momentum = 1.0f}) == "Muon: momentum must be at least 0 and below 1, but is 1");

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/adamw.hpp"
 
@@ -31,13 +32,8 @@ TEST_CASE("adamw8bit_keeps_codes_of_every_element_and_a_scale_for_256_of_them") 
 }
 
 TEST_CASE("settings_of_adamw8bit_that_are_out_of_range_are_named_as_its_own") {
-  const auto message = [](const AdamW8bit& settings) -> std::string {
-    try {
-      const OptimizerPointer made = settings;
-    } catch (const tessera::UsageError& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [](const AdamW8bit& settings) {
+    return tests::error_text<tessera::UsageError>([&] { const OptimizerPointer made = settings; });
   };
   CHECK(message({.beta1 = 1.0f}).find("AdamW8bit") != std::string::npos);
   CHECK(message({.beta1 = 1.0f}).find("beta1") != std::string::npos);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/base/half.hpp"
 #include "tessera/optim/adagrad.hpp"
@@ -116,12 +117,7 @@ void check_against(const std::vector<double>& expected, const Settings& settings
 
 template <typename Settings>
 std::string refusal(const Settings& settings) {
-  try {
-    const std::unique_ptr<Optimizer> optimizer = settings;
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return tests::error_text<UsageError>([&] { const std::unique_ptr<Optimizer> optimizer = settings; }, "accepted");
 }
 
 void check_runs_at_once(const Optimizer& optimizer) {

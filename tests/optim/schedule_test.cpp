@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 
 using tessera::Decay;
@@ -63,13 +64,8 @@ TEST_CASE("a_decay_never_rises_and_ends_exactly_at_the_minimum") {
 }
 
 TEST_CASE("settings_out_of_range_are_named_with_their_value") {
-  const auto message = [](ScheduleSettings settings) -> std::string {
-    try {
-      const Schedule schedule(settings);
-    } catch (const tessera::UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto message = [](ScheduleSettings settings) {
+    return tests::error_text<tessera::UsageError>([&] { const Schedule schedule(settings); }, "accepted");
   };
   CHECK(message({.learning_rate = -0.5f}) == "Schedule: learning_rate must be at least 0 and finite, but is -0.5");
   CHECK(message({.learning_rate = std::numeric_limits<float>::quiet_NaN()}).find("learning_rate") != std::string::npos);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "../error_text.hpp"
 #include "../extent.hpp"
 #include "tensor_checks.hpp"
 #include "tensors.hpp"
@@ -113,14 +114,7 @@ TEST_CASE("only_units_with_blocks_are_aligned_to_them") {
     CHECK((plan.layouts[0].shard_elements() == 128 && plan.layouts[1].shard_elements() == 256));
     CHECK_NOTHROW(model.pieces(model.unit(0), "velocity"));
     for (const char* state : {"m", "m_scale"}) {
-      const auto message = [&](const auto& call) -> std::string {
-        try {
-          call();
-        } catch (const tessera::UsageError& error) {
-          return error.what();
-        }
-        return "";
-      };
+      const auto message = [&](const auto& call) { return tests::error_text<tessera::UsageError>(call); };
       CHECK(contains(message([&] { model.pieces(model.unit(1), state); }), "state_pieces()"));
       CHECK(contains(message([&] { model.whole(*model.unit(1).parameters()[0], state); }), state));
     }

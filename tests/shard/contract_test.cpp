@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/trace.hpp"
@@ -559,7 +560,7 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
     float initial = 0.0f;
   };
   const auto cause = [](const std::function<void(Said&, int)>& change) {
-    try {
+    return tests::error_text<tessera::CommunicationError>([&] {
       tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(5)}, [&](tessera::World& world) {
         Said said;
         change(said, world.rank());
@@ -573,10 +574,7 @@ TEST_CASE("ranks_with_different_models_or_settings_are_told_at_finalize") {
         if (said.more) model.add(other, "other");
         model.finalize(said.adamw);
       });
-    } catch (const tessera::CommunicationError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    });
   };
   CHECK_NAMES(
       cause([](Said& said, int rank) { said.width += rank == 1 ? 1 : 0; }),
@@ -732,7 +730,7 @@ TEST_CASE("states_of_an_optimizer_have_names_that_nothing_else_has") {
 
 TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
   const auto cause = [](tessera::Bytes limit, tessera::Strategy strategy, bool of_units = false) {
-    try {
+    return tests::error_text<tessera::MemoryError>([&] {
       tessera::launch({.ranks = 4}, [&](tessera::World& world) {
         std::vector<std::unique_ptr<Layer>> layers;
         tessera::FullyShardOptions options;
@@ -747,10 +745,7 @@ TEST_CASE("a_plan_over_the_limit_is_refused_with_a_setting_that_fits") {
         }
         model.finalize(tessera::AdamW{});
       });
-    } catch (const tessera::MemoryError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    });
   };
   CHECK(cause(tessera::Bytes(1 << 24), tessera::Strategy::ddp).empty());
   CHECK_NAMES(cause(tessera::Bytes(250'000), tessera::Strategy::ddp), "strategy = zero2");

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
+#include "../error_text.hpp"
 #include "../extent.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
@@ -106,12 +107,7 @@ constexpr Offload for_good{
     .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .ahead = Ahead::final};
 
 std::string failure_of(const Run& run) {
-  try {
-    (void)toy::train<tessera::bf16>(run);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
+  return tests::error_text<std::exception>([&] { (void)toy::train<tessera::bf16>(run); });
 }
 
 TEST_CASE("updates_ahead_of_the_norm_for_good_have_the_bits_of_the_devices_and_refuse_what_the_norm_changes") {

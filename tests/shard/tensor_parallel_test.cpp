@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../checkpoint/temporary_folder.hpp"
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 #include "tessera/checkpoint/weights.hpp"
@@ -238,18 +239,14 @@ TEST_CASE("checkpoints_and_weights_of_slices_are_of_one_tensor") {
 
 TEST_CASE("slices_that_do_not_fit_are_refused") {
   const auto said = [](std::size_t slices, std::size_t made_for, const auto& optimizer) {
-    std::string text;
-    try {
+    return tests::error_text<UsageError>([&] {
       launch({.ranks = static_cast<int>(slices)}, [&](World& world) {
         Perceptron net(made_for);
         FullyShard model(world, {.mesh = plan::MeshShape{{Axis::tensor, slices}}});
         model.add(net, "net");
         model.finalize(optimizer);
       });
-    } catch (const UsageError& error) {
-      text = error.what();
-    }
-    return text;
+    });
   };
   CHECK(said(2, 3, AdamW{}).find("net.up is a slice: it has 4 of 12 rows, and each of 2 ranks has 6") !=
         std::string::npos);

@@ -181,12 +181,8 @@ bool same_bits(const Outcome& a, const Outcome& b) {
     for (const double number : numbers) result.push_back(std::bit_cast<std::uint64_t>(number));
     return result;
   };
-  if (bits(a.losses) != bits(b.losses) || bits(a.norms) != bits(b.norms) || a.loss_scales != b.loss_scales)
-    return false;
-  return std::equal(a.weights.begin(), a.weights.end(), b.weights.begin(), b.weights.end(),
-                    [](const auto& left, const auto& right) {
-                      return left.first == right.first && toy::same_bits(left.second, right.second);
-                    });
+  return bits(a.losses) == bits(b.losses) && bits(a.norms) == bits(b.norms) && a.loss_scales == b.loss_scales &&
+         toy::same_bits(a.weights, b.weights);
 }
 
 void check_like_one_rank(const Outcome& outcome, const Outcome& one) {

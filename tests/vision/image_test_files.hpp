@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "../error_text.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::test {
@@ -36,13 +37,6 @@ class Folder {
 };
 
 // Returns the text of the call's DataError; "none" where there was none.
-inline std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "none";
-}
+inline std::string failure_of(const std::function<void()>& call) { return tests::error_text<DataError>(call, "none"); }
 
 }  // namespace tessera::test
