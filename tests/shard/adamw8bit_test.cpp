@@ -28,10 +28,7 @@ using tensors::Training;
 using tensors::Values;
 using tensors::Wrapping;
 using tessera::AdamW8bit;
-using tessera::Axis;
-using tessera::Strategy;
 using toy::contains;
-using toy::failure_of;
 
 const AdamW8bit settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
 

@@ -26,7 +26,6 @@ using tessera::FullyShard;
 using tessera::FullyShardOptions;
 using tessera::Granules;
 using tessera::Strategy;
-using tessera::UsageError;
 using tessera::World;
 using toy::Result;
 using toy::Values;

@@ -8,7 +8,6 @@
 
 namespace {
 
-using tessera::AccumulationMode;
 using tessera::Strategy;
 using toy::Accumulation;
 using toy::accumulations;

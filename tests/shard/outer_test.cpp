@@ -20,7 +20,6 @@
 
 namespace outer_test {
 
-using tessera::AccumulationMode;
 using tessera::OuterOptions;
 using tessera::Strategy;
 using toy::meshes;
