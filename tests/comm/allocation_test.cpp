@@ -1,27 +1,13 @@
-// After construction, collectives allocate nothing, local or modelled. An executable of its own: it replaces operator
-// new.
+// After construction, collectives allocate nothing, local or modelled. This is an executable of its own, because its
+// operator new counts.
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "../data/allocation_counter.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/simulate.hpp"
 #include "tessera/device/stream.hpp"
-
-namespace {
-std::atomic<long> allocations = 0;
-}
-
-void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 
@@ -64,17 +50,17 @@ void run_each_collective(Communicator& communicator, Stream& stream, Buffers& bu
 
 TEST_CASE("collectives_allocate_nothing_once_their_communicator_exists") {
   for (const int ranks : {1, 2, 5}) {
-    long before = 0;
-    long after = 0;
+    std::size_t before = 0;
+    std::size_t after = 0;
     launch({.ranks = ranks}, [&](World& world) {
       const auto communicator = world.make_communicator("gather");
       Stream stream(Device::cpu(), {.name = "gather"});
       Buffers buffers(static_cast<std::size_t>(ranks));
       run_each_collective(*communicator, stream, buffers);
-      if (world.rank() == 0) before = allocations;
+      if (world.rank() == 0) before = allocations_so_far();
       // The barrier inside keeps every rank's first and last round apart from what rank 0 counts.
       for (int round = 0; round < 50; ++round) run_each_collective(*communicator, stream, buffers);
-      if (world.rank() == 0) after = allocations;
+      if (world.rank() == 0) after = allocations_so_far();
       communicator->barrier(stream, "counted");
       stream.synchronize();
     });
@@ -88,8 +74,8 @@ TEST_CASE("collectives_of_an_imagined_job_allocate_nothing_once_their_communicat
     Stream stream(Device::cpu(), {.name = "gather"});
     Buffers buffers(5);
     run_each_collective(*communicator, stream, buffers);
-    const long before = allocations;
+    const std::size_t before = allocations_so_far();
     for (int round = 0; round < 50; ++round) run_each_collective(*communicator, stream, buffers);
-    CHECK(allocations == before);
+    CHECK(allocations_so_far() == before);
   });
 }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "../sanitizers/sanitizers.hpp"
+#include "../extent.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/comm/world.hpp"
 
@@ -80,6 +80,16 @@ TESSERA_CONFORMANCE_PROPERTIES(TESSERA_DECLARE_PROPERTY)
 // processor in time would be named with those that really are missing.
 constexpr std::chrono::milliseconds timeout_of(int milliseconds) {
   return std::chrono::milliseconds(TESSERA_THREAD_SANITIZER ? 3 * milliseconds : milliseconds);
+}
+
+// Numbers of ranks to try a property on. Under a sanitizer these are three, where each has a neighbour on both sides, and
+// four, which make a mesh of 2 x 2.
+inline std::vector<int> rank_counts(int least, int most) {
+  std::vector<int> counts;
+  for (int ranks = least; ranks <= most; ++ranks) {
+    if (!tests::sanitized || ranks == 3 || ranks == 4) counts.push_back(ranks);
+  }
+  return counts;
 }
 
 // Whether ranks call communicators crosswise, which a backend with one order of all their collectives does not promise.

@@ -12,13 +12,11 @@ using namespace tessera::comm;
 namespace {
 
 void check_all_in_memory(Property property, int least_ranks, std::chrono::milliseconds timeout) {
-  for (int ranks = least_ranks; ranks <= 6; ++ranks) check_in_memory(property, ranks, timeout);
+  for (const int ranks : conformance::rank_counts(least_ranks, 6)) check_in_memory(property, ranks, timeout);
 }
 
 void check_all_over_sockets(Property property, int least_ranks, std::chrono::milliseconds timeout) {
-  for (const int ranks : {1, 2, 3, 5, 6}) {
-    if (ranks >= least_ranks) check_over_sockets(property, ranks, timeout);
-  }
+  for (const int ranks : conformance::rank_counts(least_ranks, 5)) check_over_sockets(property, ranks, timeout);
 }
 
 }  // namespace

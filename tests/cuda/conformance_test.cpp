@@ -13,7 +13,7 @@ using tessera::conformance::violations;
 
 void check_on_device(void (*property)(World&), int least_ranks, std::chrono::milliseconds timeout) {
   tessera::conformance::device_under_test() = tessera::Device::cuda(0);
-  for (int ranks = least_ranks; ranks <= 4; ++ranks) {
+  for (const int ranks : tessera::conformance::rank_counts(least_ranks, 4)) {
     CAPTURE(ranks);
     const tessera::LaunchOptions options{.ranks = ranks, .timeout = timeout, .device = tessera::DeviceChoice::cuda};
     for (const std::string& line : violations(options, property)) FAIL_CHECK(line);
