@@ -199,11 +199,4 @@ TEST_CASE("programs_that_do_not_go_together_are_refused_by_name") {
   CHECK(contains(usage_error([&] { trained_by({discriminator(), idle}, 2); }), "program \"idle\" has no windows"));
 }
 
-TEST_CASE("every_window_kind_has_a_name") {
-  CHECK(to_string(forward) == "forward");
-  CHECK(to_string(backward) == "backward");
-  CHECK(to_string(recompute) == "recompute");
-  CHECK(to_string(evaluate) == "evaluate");
-}
-
 }  // namespace tessera::plan

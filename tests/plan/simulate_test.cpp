@@ -221,7 +221,7 @@ TEST_CASE("outer_steps_are_asked_of_plans_that_have_some") {
                   UsageError);
 }
 
-TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step") {
+TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step_which_no_stream_exceeds") {
   std::uint64_t seed = 0;
   for_each_nth_plan(211, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
     INFO(model.name, ", ", describe(chosen), ", seed ", ++seed);
@@ -240,15 +240,8 @@ TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step") 
     CHECK(simulation.exposed_seconds() <= idle + 1e-9 * window);
     CHECK(simulation.hidden <= simulation.communicating * (1 + 1e-9));
     CHECK(sum(simulation.step_times) == Approx(window).epsilon(1e-9));
-  });
-}
-
-TEST_CASE("a_step_is_never_shorter_than_its_longest_stream") {
-  std::uint64_t seed = 0;
-  for_each_nth_plan(499, [&](const Model& model, const PlanOptions& chosen, const Plan& plan) {
-    INFO(model.name, ", ", describe(chosen), ", seed ", ++seed);
-    const Durations durations{.on_stream = Fuzzed(plan, seed)};
-    const double step = simulate(plan, durations).step_seconds;
+    if (seed % 2 == 0) return;
+    const double step = simulate(plan, {.on_stream = durations.on_stream}).step_seconds;
     for (const StreamId stream : {StreamId::compute, StreamId::gather, StreamId::reduce}) {
       const auto on_it = [&](const Operation& operation) { return operation.stream == stream; };
       CHECK(step >= total(plan, durations, on_it) * (1 - 1e-9));

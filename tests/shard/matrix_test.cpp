@@ -113,14 +113,6 @@ TEST_CASE("test_modes_and_a_queued_compute_stream_leave_the_bits_alone") {
   }
 }
 
-TEST_CASE("reductions_without_overlap_give_the_same_bits") {
-  Run run;
-  run.ranks = 3;
-  const toy::Result reference = toy::train(run);
-  run.options.overlap_reduction = false;
-  CHECK(toy::same_bits(toy::train(run), reference));
-}
-
 // No merging, some units together (the toy's are of 312, 7336, 3696 and 96 bytes in fp32), all of them.
 constexpr std::size_t bucket_caps[] = {0, 3800, 1 << 20};
 

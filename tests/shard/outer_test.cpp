@@ -300,18 +300,6 @@ TEST_CASE("outer_steps_are_nesterovs_sgd_from_the_anchor") {
   }
 }
 
-TEST_CASE("replicas_differ_between_outer_steps_and_are_equal_after_one") {
-  const Run run = on({3, 2}, {.every = 3, .learning_rate = 0.7f, .momentum = 0.9f});
-  const History history = watch(run);
-  for (int number = 0; number < run.steps; ++number) {
-    const auto& ranks = history[std::size_t(number)];
-    CAPTURE(number);
-    CHECK(toy::same_bits(ranks.at(0).weight, ranks.at(1).weight));
-    CHECK(toy::same_bits(ranks.at(0).weight, ranks.at(2).weight) == (number % 3 == 2));
-    CHECK(toy::same_bits(ranks.at(0).weight, ranks.at(5).weight) == (number % 3 == 2));
-  }
-}
-
 // ---- several units ----
 
 // Two units of equal size on two replicas of two ranks.
