@@ -80,7 +80,7 @@ TEST_CASE("a_checkpoint_has_the_same_bytes_whatever_the_strategy_and_the_ranks")
   save({}, folder / "1", 7);
   const auto expected = files_in(folder / "1/step-00000007");
   CHECK(expected.size() == 5);
-  for (const int ranks : {1, 2, 3, 5, 7}) {
+  for (const int ranks : tests::rank_counts({1, 2, 3, 5, 7})) {
     for (const Strategy strategy : strategies()) {
       const fs::path directory = folder / (std::to_string(ranks) + std::string(to_string(strategy)));
       save({.ranks = ranks, .strategy = strategy, .precision = ranks % 2 == 0 ? bf16_mixed : fp32_precision}, directory,
@@ -118,7 +118,7 @@ TEST_CASE("any_mesh_writes_the_bytes_of_one_rank_and_loads_what_any_other_wrote"
 TEST_CASE("every_element_is_loaded_by_any_number_of_ranks_and_any_strategy") {
   const TemporaryFolder folder;
   save({.ranks = 4}, folder.path(), 7);
-  for (const int ranks : {1, 2, 3, 7}) {
+  for (const int ranks : tests::rank_counts({1, 2, 3, 7})) {
     for (const Strategy strategy : strategies()) {
       with_model({.ranks = ranks, .strategy = strategy, .precision = bf16_mixed}, [&](FullyShard& model) {
         fill(model, 2);
@@ -202,7 +202,7 @@ TEST_CASE("a_dynamic_loss_scale_goes_on_and_a_fixed_one_is_the_models_own") {
 TEST_CASE("what_is_saved_in_the_background_is_what_stood_there_when_it_began") {
   const TemporaryFolder folder;
   save({}, folder / "expected", 7);
-  for (const int ranks : {1, 3}) {
+  for (const int ranks : tests::rank_counts({1, 3})) {
     const fs::path directory = folder / std::to_string(ranks);
     with_model({.ranks = ranks, .checkpointing = Checkpointing::background}, [&](FullyShard& model) {
       Checkpointer checkpoints(model, {.directory = directory});
@@ -501,7 +501,7 @@ TEST_CASE("parameters_that_were_tied_and_are_no_more_all_have_the_values_of_the_
     fill(model, 1);
     Checkpointer(model, {.directory = folder.path(), .aliases = aliases}).save({.step = 1});
   });
-  for (const int ranks : {1, 3}) {
+  for (const int ranks : tests::rank_counts({1, 3})) {
     with_model({.ranks = ranks, .rows = 2, .layers = 5}, [&](FullyShard& model) {
       fill(model, 2);
       Checkpointer(model, {.directory = folder.path()}).load(folder / "step-00000001", {.partial = true});

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "../extent.hpp"
 #include "checkpoint/channel.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -28,7 +29,7 @@ using namespace tessera;
 
 namespace weights_test {
 
-constexpr int rank_counts[] = {1, 2, 3, 5, 7};
+const std::vector<int> rank_counts = tests::rank_counts({1, 2, 3, 5, 7});
 
 // Parameters of odd sizes, one of them empty, some smaller than an alignment, some larger than a shard.
 class Layer final : public Module {

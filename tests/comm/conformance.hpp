@@ -82,8 +82,8 @@ constexpr std::chrono::milliseconds timeout_of(int milliseconds) {
   return std::chrono::milliseconds(TESSERA_THREAD_SANITIZER ? 3 * milliseconds : milliseconds);
 }
 
-// Numbers of ranks to try a property on. Under a sanitizer these are three, where each has a neighbour on both sides, and
-// four, which make a mesh of 2 x 2.
+// Numbers of ranks to try a property on. Under a sanitizer these are three, where each has a neighbour on both sides,
+// and four, which make a mesh of 2 x 2.
 inline std::vector<int> rank_counts(int least, int most) {
   std::vector<int> counts;
   for (int ranks = least; ranks <= most; ++ranks) {

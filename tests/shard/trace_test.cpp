@@ -167,9 +167,7 @@ TEST_CASE("a_trace_holds_every_operation_of_the_plan_once_per_step_with_stream_u
 }
 
 TEST_CASE("tracing_leaves_the_bits_alone") {
-  for_each_run([](const Run& run, const Traced& traced) {
-    CHECK(traced.weights == train(run, std::nullopt).weights);
-  });
+  for_each_run([](const Run& run, const Traced& traced) { CHECK(traced.weights == train(run, std::nullopt).weights); });
 }
 
 struct Slices {
