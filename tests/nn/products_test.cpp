@@ -44,14 +44,16 @@ std::vector<Case> cases() {
   return result;
 }
 
-// A matrix some elements behind a multiple of 64 bytes, in rows with a gap.
+// A matrix some elements behind a multiple of 4096 bytes, in rows with a gap.
 template <typename T>
 class Placed {
  public:
   Placed(const std::vector<T>& values, std::size_t columns, std::size_t gap, std::size_t offset)
-      : columns_(columns), stride_(columns + gap), memory_(values.size() / columns * stride_ + offset + 64) {
+      : columns_(columns),
+        stride_(columns + gap),
+        memory_(values.size() / columns * stride_ + offset + 4096 / sizeof(T)) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data());
-    data_ = memory_.data() + ((begin + 63) / 64 * 64 - begin) / sizeof(T) + offset;
+    data_ = memory_.data() + ((begin + 4095) / 4096 * 4096 - begin) / sizeof(T) + offset;
     for (std::size_t i = 0; i < values.size(); ++i) data_[i / columns * stride_ + i % columns] = values[i];
     count_ = values.size();
   }
@@ -122,29 +124,43 @@ TEST_CASE_TEMPLATE("where_matrices_stand_does_not_change_the_bits_of_any_set", T
     const WithProducts now(set);
     for (const Case& each : cases()) {
       const std::string first = bytes_of(product<T>(each));
-      for (const std::size_t offset : {1u, 2u, 4u, 8u, 16u, 31u}) {
+      for (const std::size_t offset : {1u, 2u, 4u, 8u, 16u, 31u, 272u, 512u, 1008u}) {
         CHECK((bytes_of(product<T>(each, 0, offset)) == first));
       }
     }
   }
 }
 
+// The products are the three of a layer and a small one.
+template <typename T>
+void check_ranks_at_once() {
+  const std::vector<Case> all{{61, 257, 131, false, true, false},
+                              {131, 257, 61, true, false, false},
+                              {61, 131, 257, false, false, false},
+                              {5, 64, 10, true, false, true}};
+  std::vector<std::string> alone;
+  for (const Case& each : all) alone.push_back(bytes_of(product<T>(each)));
+  std::vector<int> wrong(4, 0);
+  std::vector<std::thread> ranks;
+  for (int& mine : wrong) {
+    ranks.emplace_back([&] {
+      for (std::size_t round = 0; round < 40; ++round)
+        mine += bytes_of(product<T>(all[round % all.size()])) == alone[round % all.size()] ? 0 : 1;
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(wrong == std::vector<int>(4, 0));
+}
+
 TEST_CASE("ranks_that_multiply_at_the_same_time_get_the_same_bits_of_any_set") {
   for (const ProductSet set : available_product_sets()) {
     CAPTURE(to_string(set));
     const WithProducts now(set);
-    const std::vector<Case> all{{61, 257, 131, false, true, false}, {5, 64, 10, true, false, true}};
-    const std::string alone[] = {bytes_of(product<bf16>(all[0])), bytes_of(product<bf16>(all[1]))};
-    std::vector<int> wrong(4, 0);
-    std::vector<std::thread> ranks;
-    for (int& mine : wrong) {
-      ranks.emplace_back([&] {
-        for (std::size_t round = 0; round < 20; ++round)
-          mine += bytes_of(product<bf16>(all[round % 2])) == alone[round % 2] ? 0 : 1;
-      });
+    check_ranks_at_once<bf16>();
+    for (const int threads : {2, 1}) {
+      set_threads(threads);
+      check_ranks_at_once<float>();
     }
-    for (std::thread& rank : ranks) rank.join();
-    CHECK(wrong == std::vector<int>(4, 0));
   }
 }
 
