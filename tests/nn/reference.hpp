@@ -96,15 +96,6 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// Equal within what fp32 loses against fp64 on sums of a few hundred terms around 1.
-inline void check_close(const std::vector<float>& computed, const std::vector<double>& expected) {
-  REQUIRE(computed.size() == expected.size());
-  for (std::size_t i = 0; i < computed.size(); ++i) {
-    CAPTURE(i);
-    CHECK(static_cast<double>(computed[i]) == doctest::Approx(expected[i]).epsilon(2e-5));
-  }
-}
-
 inline tessera::Stream immediate_stream() {
   return tessera::Stream(tessera::Device::cpu(), {.name = "compute", .mode = tessera::StreamMode::immediate});
 }

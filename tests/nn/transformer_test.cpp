@@ -15,6 +15,7 @@
 #include "tessera/nn/counting_model.hpp"
 #include "tessera/nn/embedding.hpp"
 #include "tessera/nn/transformer_block.hpp"
+#include "typed.hpp"
 
 using namespace tessera;
 using namespace tessera::nn;
@@ -22,6 +23,8 @@ using namespace tessera::nn;
 namespace transformer_test {
 
 using Doubles = std::vector<double>;
+
+constexpr double gradient_tolerance = 2e-7;  // of finite differences
 
 struct Sizes {
   std::size_t sequences;
@@ -125,14 +128,6 @@ std::string bits_of(BlockRun<T>& run) {
   return result;
 }
 
-void check_gradient(const Doubles& computed, const Doubles& expected) {
-  REQUIRE(computed.size() == expected.size());
-  for (std::size_t i = 0; i < computed.size(); ++i) {
-    CAPTURE(i);
-    CHECK(std::abs(computed[i] - expected[i]) < 2e-7 * (1.0 + std::abs(expected[i])));
-  }
-}
-
 // A dozen roundings lie between x and y, and as many behind; each error is at most that of a number as large as the
 // largest here.
 template <typename T>
@@ -193,11 +188,11 @@ TEST_CASE("gradients_of_a_block_in_double_are_the_central_differences") {
       BlockRun<double> run(sizes, probability);
       run.run();
       const Doubles dx = run.dx;
-      check_gradient(dx, numeric_gradient(run.x, [&] { return run.value(); }));
+      check_elements(dx, numeric_gradient(run.x, [&] { return run.value(); }), gradient_tolerance);
       for (auto& entry : run.model.entries()) {
         CAPTURE(entry.name);
         const Doubles computed = entry.gradient;
-        check_gradient(computed, numeric_gradient(entry.values, [&] { return run.value(); }));
+        check_elements(computed, numeric_gradient(entry.values, [&] { return run.value(); }), gradient_tolerance);
       }
     }
   }
@@ -317,8 +312,8 @@ TEST_CASE("gradients_of_tied_embeddings_in_double_are_the_central_differences") 
   // Two windows: the runtime adds them up.
   for (std::size_t i = 0; i < dtable.size(); ++i) dtable[i] += model.entry("wte.weight").gradient[i];
   const Doubles dpositions = model.entry("wpe.weight").gradient;
-  check_gradient(dtable, numeric_gradient(model.entry("wte.weight").values, value));
-  check_gradient(dpositions, numeric_gradient(model.entry("wpe.weight").values, value));
+  check_elements(dtable, numeric_gradient(model.entry("wte.weight").values, value), gradient_tolerance);
+  check_elements(dpositions, numeric_gradient(model.entry("wpe.weight").values, value), gradient_tolerance);
 }
 
 TEST_CASE("misuse_of_a_transformers_layers_is_named") {
