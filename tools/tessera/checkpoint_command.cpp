@@ -48,8 +48,8 @@ std::string printable(std::string_view name) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-void print_json(const ordered_json& object) {
-  fmt::print("{}\n", object.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+std::string json_text(const ordered_json& object) {
+  return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 bool run_checkpoint(const std::vector<std::string>& arguments) {

@@ -183,11 +183,8 @@ bool run_checkpoint_diff(std::vector<std::string> arguments) {
   Comparison comparison{reader_a, reader_b};
   Sides sides(reader_a, reader_b);
   for (const TensorKind kind : tessera::tensor_kinds) compare(comparison, sides, kind);
-  if (json) {
-    print_json(json_of(comparison));
-  } else {
-    fmt::print("{}", text_of(comparison));
-  }
+  print_answer(
+      json, [&] { return json_text(json_of(comparison)); }, [&] { return text_of(comparison); });
   return comparison.differences.empty();
 }
 

@@ -252,17 +252,18 @@ bool run_checkpoint_export(std::vector<std::string> arguments) {
   const CheckpointReader reader(tessera::find_checkpoint(request.checkpoint));
   const Job job = make_job(request, reader);
   write(request.out, job);
-  if (request.json) {
-    print_json({{"checkpoint", reader.folder().string()},
-                {"step", reader.manifest().step},
-                {"out", request.out.string()},
-                {"dtype", to_string(request.dtype)},
-                {"tensors", job.specs.size()},
-                {"bytes", job.size.count()},
-                {"files", job.begins.size()}});
-  } else {
-    fmt::print("{}", text_of(request, job));
-  }
+  print_answer(
+      request.json,
+      [&] {
+        return json_text({{"checkpoint", reader.folder().string()},
+                          {"step", reader.manifest().step},
+                          {"out", request.out.string()},
+                          {"dtype", to_string(request.dtype)},
+                          {"tensors", job.specs.size()},
+                          {"bytes", job.size.count()},
+                          {"files", job.begins.size()}});
+      },
+      [&] { return text_of(request, job); });
   return true;
 }
 

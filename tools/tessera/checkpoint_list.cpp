@@ -95,11 +95,8 @@ bool run_checkpoint_list(std::vector<std::string> arguments) {
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;
   const Listing listing = list(folder);
-  if (json) {
-    print_json(json_of(listing));
-  } else {
-    fmt::print("{}", text_of(listing));
-  }
+  print_answer(
+      json, [&] { return json_text(json_of(listing)); }, [&] { return text_of(listing); });
   return true;
 }
 

@@ -135,11 +135,8 @@ bool run_checkpoint_show(std::vector<std::string> arguments) {
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;
   const CheckpointReader reader(tessera::find_checkpoint(path));
-  if (json) {
-    print_json(json_of(reader));
-  } else {
-    fmt::print("{}", text_of(reader));
-  }
+  print_answer(
+      json, [&] { return json_text(json_of(reader)); }, [&] { return text_of(reader); });
   return true;
 }
 

@@ -75,14 +75,15 @@ bool run_checkpoint_verify(std::vector<std::string> arguments) {
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;
   const Verdict verdict = verify(tessera::find_checkpoint(path));
-  if (json) {
-    print_json({{"checkpoint", verdict.checkpoint.string()},
-                {"sound", verdict.faults.empty()},
-                {"bytes", verdict.bytes.count()},
-                {"faults", verdict.faults}});
-  } else {
-    fmt::print("{}", text_of(verdict));
-  }
+  print_answer(
+      json,
+      [&] {
+        return json_text({{"checkpoint", verdict.checkpoint.string()},
+                          {"sound", verdict.faults.empty()},
+                          {"bytes", verdict.bytes.count()},
+                          {"faults", verdict.faults}});
+      },
+      [&] { return text_of(verdict); });
   return verdict.faults.empty();
 }
 

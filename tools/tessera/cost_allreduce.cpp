@@ -1,7 +1,6 @@
 // `tessera cost allreduce`: one collective between ranks, its two halves, and the step around it.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <optional>
 
 #include "commands.hpp"
@@ -10,6 +9,7 @@
 #include "cost/ring.hpp"
 #include "json/json.hpp"
 #include "options.hpp"
+#include "text.hpp"
 
 namespace tools {
 
@@ -137,7 +137,8 @@ void run_cost_allreduce(std::vector<std::string> arguments) {
   using namespace cost_allreduce;
   const auto request = parse(std::move(arguments));
   if (!request) return;
-  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
+  print_answer(
+      request->json, [&] { return object_text(json_of(*request)); }, [&] { return text_of(*request); });
 }
 
 }  // namespace tools

@@ -1,7 +1,6 @@
 // `tessera cost chart`: all-reduce time over model sizes, for the kinds of link that ranks are joined by.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <optional>
 
 #include "commands.hpp"
@@ -11,6 +10,7 @@
 #include "options.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"
+#include "text.hpp"
 
 namespace tools {
 
@@ -140,7 +140,8 @@ void run_cost_chart(std::vector<std::string> arguments) {
   const auto request = parse(std::move(arguments));
   if (!request) return;
   if (request->figure) plot(chart_of(*request), *request->figure);
-  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
+  print_answer(
+      request->json, [&] { return object_text(json_of(*request)); }, [&] { return text_of(*request); });
 }
 
 }  // namespace tools

@@ -1,7 +1,6 @@
 // `tessera cost job`: batch, steps, time and learning rate of a data-parallel job.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <optional>
 
 #include "commands.hpp"
@@ -135,7 +134,8 @@ void run_cost_job(std::vector<std::string> arguments) {
   using namespace cost_job;
   const auto request = parse(std::move(arguments));
   if (!request) return;
-  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
+  print_answer(
+      request->json, [&] { return object_text(json_of(*request)); }, [&] { return text_of(*request); });
 }
 
 }  // namespace tools

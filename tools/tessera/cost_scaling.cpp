@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
 #include <optional>
 
 #include "commands.hpp"
@@ -12,6 +11,7 @@
 #include "options.hpp"
 #include "plot/plot.hpp"
 #include "tessera/base/error.hpp"
+#include "text.hpp"
 
 namespace tools {
 
@@ -125,7 +125,8 @@ void run_cost_scaling(std::vector<std::string> arguments) {
   const auto request = parse(std::move(arguments));
   if (!request) return;
   if (request->figure) plot(chart_of(*request), *request->figure);
-  fmt::print("{}", request->json ? json_of(*request).dump(std::size_t{2}) + "\n" : text_of(*request));
+  print_answer(
+      request->json, [&] { return object_text(json_of(*request)); }, [&] { return text_of(*request); });
 }
 
 }  // namespace tools

@@ -24,11 +24,8 @@ namespace {
 bool answer_parameters(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const tessera::plan::PlanOptions& options = request.setting.options;
   const ParametersQuestion question{*request.parameters, options.ranks, options.replicas, states};
-  if (request.json) {
-    print_object(json_of(question));
-  } else {
-    fmt::print("{}", text_of(question));
-  }
+  print_answer(
+      request.json, [&] { return object_text(json_of(question)); }, [&] { return text_of(question); });
   return true;
 }
 
@@ -78,11 +75,8 @@ Answer about(const PlanRequest& request, const Setting& setting, const std::vect
 
 bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const Answer answer = about(request, request.setting, states);
-  if (request.json) {
-    print_object(answer.object);
-  } else {
-    fmt::print("{}", answer.text);
-  }
+  print_answer(
+      request.json, [&] { return object_text(answer.object); }, [&] { return answer.text; });
   return answer.sound;
 }
 
@@ -101,11 +95,8 @@ bool answer_time_comparison(const PlanRequest& request, const std::vector<tesser
 bool answer_comparison(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   if (request.time.asked) return answer_time_comparison(request, states);
   const std::vector<PlanReport> reports = compare(*request.subject, request.setting, states);
-  if (request.json) {
-    print_object(json_of(reports));
-  } else {
-    fmt::print("{}", text_of(reports));
-  }
+  print_answer(
+      request.json, [&] { return object_text(json_of(reports)); }, [&] { return text_of(reports); });
   for (const PlanReport& report : reports) {
     if (request.draw) fmt::print("\n{}", draw(report.plan));
   }

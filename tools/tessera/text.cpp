@@ -73,6 +73,12 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-void print_object(const Json& object) { fmt::print("{}\n", object.dump(std::size_t{2})); }
+std::string object_text(const Json& object) { return object.dump(std::size_t{2}) + "\n"; }
+
+void print_object(const Json& object) { fmt::print("{}", object_text(object)); }
+
+void print_answer(bool json, const std::function<std::string()>& object, const std::function<std::string()>& text) {
+  fmt::print("{}", json ? object() : text());
+}
 
 }  // namespace tools

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ Json resharding_json(tessera::Resharding resharding);
 // length.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
-void print_object(const Json& object);  // in several lines
+std::string object_text(const Json& object);  // in several lines
+void print_object(const Json& object);
+// Prints what one of them makes.
+void print_answer(bool json, const std::function<std::string()>& object, const std::function<std::string()>& text);
 
 }  // namespace tools

@@ -185,11 +185,8 @@ void run_summary(std::vector<std::string> arguments) {
   if (!options.parse(std::move(arguments))) return;
   const TraceFile trace = read_trace(path);
   const Summary summary = summarize(trace, waits);
-  if (json) {
-    print_object(json_of(trace, summary));
-  } else {
-    fmt::print("{}", text_of(trace, summary));
-  }
+  print_answer(
+      json, [&] { return object_text(json_of(trace, summary)); }, [&] { return text_of(trace, summary); });
 }
 
 }  // namespace trace_command

@@ -258,11 +258,8 @@ bool run_verify_bits(std::vector<std::string> arguments) {
   const Run a = read_run(path_a);
   const Run b = read_run(path_b);
   const Comparison comparison = compare(a, b);
-  if (json) {
-    print_object(json_of(a, b, comparison));
-  } else {
-    fmt::print("{}", text_of(a, b, comparison));
-  }
+  print_answer(
+      json, [&] { return object_text(json_of(a, b, comparison)); }, [&] { return text_of(a, b, comparison); });
   return comparison.equal();
 }
 
