@@ -182,6 +182,32 @@ TEST_CASE("a_module_made_under_inference_mode_is_an_error") {
   });
 }
 
+// All three ranks end `body` with an error that has these words, and so does the job, whose error's text is returned.
+template <typename JobError = std::exception, typename Body>
+std::string check_that_all_end(const std::string& words, Body body,
+                               std::chrono::milliseconds timeout = tessera::LaunchOptions{}.timeout) {
+  std::mutex mutex;
+  std::vector<std::string> ends;
+  std::string text;
+  try {
+    tessera::launch({.ranks = 3, .timeout = timeout}, [&](tessera::World& world) {
+      try {
+        body(world);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        ends.emplace_back(error.what());
+        throw;
+      }
+    });
+  } catch (const JobError& error) {
+    text = error.what();
+  }
+  CHECK(ends.size() == 3);
+  ends.push_back(text);
+  for (const std::string& end : ends) CHECK_MESSAGE(end.find(words) != std::string::npos, end);
+  return text;
+}
+
 // Rank 0's alone has changed when its values are asked for; it catches the error and goes on.
 TEST_CASE("an_error_amid_initial_values_reaches_all_ranks_also_where_it_is_caught") {
   struct Copying : torch::nn::Module {
@@ -222,32 +248,20 @@ void check_all_ranks(const std::string& words, Act act,
                      std::chrono::milliseconds timeout = tessera::LaunchOptions{}.timeout) {
   for (const tessera::Strategy strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
     CAPTURE(tessera::to_string(strategy));
-    std::mutex mutex;
-    std::vector<std::string> ends;
-    const auto job = [&] {
-      tessera::launch({.ranks = 3, .timeout = timeout}, [&](tessera::World& world) {
-        try {
-          const auto net = std::make_shared<Perceptron>();
-          FullyShard model(world, net, blocks, {.strategy = strategy});
-          model.finalize(tessera::AdamW{});
-          const auto batch = networks::batch_of(perceptron, 0, 4);
-          for (int step = 0; step < 2; ++step) {
-            if (step == 1 && world.rank() == 1) act(model, *net, batch.input);
-            model.backward(model.forward(batch.input).sum());
-            model.update();
-          }
-          model.sharded().synchronize();
-          world.barrier("the end");
-        } catch (const std::exception& error) {
-          const std::lock_guard lock(mutex);
-          ends.emplace_back(error.what());
-          throw;
-        }
-      });
+    const auto body = [&](tessera::World& world) {
+      const auto net = std::make_shared<Perceptron>();
+      FullyShard model(world, net, blocks, {.strategy = strategy});
+      model.finalize(tessera::AdamW{});
+      const auto batch = networks::batch_of(perceptron, 0, 4);
+      for (int step = 0; step < 2; ++step) {
+        if (step == 1 && world.rank() == 1) act(model, *net, batch.input);
+        model.backward(model.forward(batch.input).sum());
+        model.update();
+      }
+      model.sharded().synchronize();
+      world.barrier("the end");
     };
-    CHECK_THROWS_WITH(job(), doctest::Contains(words.c_str()));
-    CHECK(ends.size() == 3);
-    for (const std::string& end : ends) CHECK_MESSAGE(end.find(words) != std::string::npos, end);
+    check_that_all_end(words, body, timeout);
   }
 }
 
@@ -283,28 +297,13 @@ TEST_CASE("wrong_use_on_one_rank_ends_all_ranks_with_the_same_words") {
 
 TEST_CASE("a_unit_named_twice_ends_all_ranks_with_the_same_words") {
   for (const bool on_all : {false, true}) {
-    std::mutex mutex;
-    std::vector<std::string> ends;
-    const auto job = [&] {
-      tessera::launch({.ranks = 3}, [&](tessera::World& world) {
-        try {
-          const bool twice = on_all || world.rank() == 1;
-          const std::vector<std::string> once{"first", "last"};
-          const std::vector<std::string> again{"first", "last", "first"};
-          FullyShard model(world, std::make_shared<Perceptron>(),
-                           {.units = tessera::torch::named(twice ? again : once)});
-          model.finalize(tessera::AdamW{});
-        } catch (const std::exception& error) {
-          const std::lock_guard lock(mutex);
-          ends.emplace_back(error.what());
-          throw;
-        }
-      });
-    };
-    CHECK_THROWS_WITH_AS(job(), doctest::Contains("unit \"first\" is named twice"), UsageError);
-    CHECK(ends.size() == 3);
-    for (const std::string& end : ends)
-      CHECK_MESSAGE(end.find("unit \"first\" is named twice") != std::string::npos, end);
+    check_that_all_end<UsageError>("unit \"first\" is named twice", [&](tessera::World& world) {
+      const bool twice = on_all || world.rank() == 1;
+      const std::vector<std::string> once{"first", "last"};
+      const std::vector<std::string> again{"first", "last", "first"};
+      FullyShard model(world, std::make_shared<Perceptron>(), {.units = tessera::torch::named(twice ? again : once)});
+      model.finalize(tessera::AdamW{});
+    });
   }
 }
 
@@ -372,29 +371,17 @@ TEST_CASE("an_exception_in_a_forward_pass_of_one_rank_ends_all_ranks_with_it") {
     bool fails = false;
   };
   for (const tessera::Strategy strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
-    std::mutex mutex;
-    std::vector<std::string> ends;
-    const auto job = [&] {
-      tessera::launch({.ranks = 3}, [&](tessera::World& world) {
-        try {
-          const auto net = std::make_shared<Faulty>();
-          FullyShard model(world, net, blocks, {.strategy = strategy});
-          model.finalize(tessera::AdamW{});
-          const auto batch = networks::batch_of(perceptron, 0, 4);
-          net->fails = world.rank() == 1;
-          model.backward(model.forward(batch.input).sum());
-          model.update();
-          model.sharded().synchronize();
-        } catch (const std::exception& error) {
-          const std::lock_guard lock(mutex);
-          ends.emplace_back(error.what());
-          throw;
-        }
-      });
-    };
-    CHECK_THROWS_WITH(job(), "rank 1: no such sample");
-    CHECK(ends.size() == 3);
-    for (const std::string& end : ends) CHECK_MESSAGE(end.find("no such sample") != std::string::npos, end);
+    const std::string text = check_that_all_end("no such sample", [&](tessera::World& world) {
+      const auto net = std::make_shared<Faulty>();
+      FullyShard model(world, net, blocks, {.strategy = strategy});
+      model.finalize(tessera::AdamW{});
+      const auto batch = networks::batch_of(perceptron, 0, 4);
+      net->fails = world.rank() == 1;
+      model.backward(model.forward(batch.input).sum());
+      model.update();
+      model.sharded().synchronize();
+    });
+    CHECK(text == "rank 1: no such sample");
   }
 }
 
