@@ -2,9 +2,9 @@
 #include "collectives/plain.hpp"
 
 #include <cstring>
-#include <span>
 
 #include "measure/bandwidth.hpp"
+#include "tessera/trainer/gather_values.hpp"
 
 namespace bench {
 
@@ -13,10 +13,7 @@ namespace {
 // Everybody's pointer, by rank.
 template <typename T>
 std::vector<T*> pointers_of(tessera::World& world, T* mine) {
-  const std::vector<std::byte> bytes = world.gather(std::as_bytes(std::span(&mine, 1)), "pointers");
-  std::vector<T*> all(static_cast<std::size_t>(world.size()));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
-  return all;
+  return tessera::trainer::gather_value(world, mine, "pointers");
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "tessera/kernels/elementwise.hpp"
+#include "tessera/trainer/gather_values.hpp"
 #include "tessera/trainer/stages.hpp"
 #include "trainer/gpt/text.hpp"
 
@@ -147,8 +147,8 @@ std::int32_t GptTraining::next_token(double uniform) {
     token = choose_token(logits.first(job_.data.file().vocabulary()), job_.options.temperature, uniform);
   }
   if (stages_of(job_.options.run) * job_.shape.contexts == 1) return token;
-  const std::vector<std::byte> all = world_.gather(std::as_bytes(std::span(&token, 1)), "the next token");
-  for (std::size_t rank = 0; token == none; ++rank) std::memcpy(&token, &all.at(rank * sizeof token), sizeof token);
+  const std::vector<std::int32_t> all = tessera::trainer::gather_value(world_, token, "the next token");
+  for (std::size_t rank = 0; token == none; ++rank) token = all.at(rank);
   return token;
 }
 

@@ -2,8 +2,8 @@
 #include "tessera/trainer/held_out.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <span>
+
+#include "tessera/trainer/gather_values.hpp"
 
 namespace tessera::trainer {
 
@@ -61,14 +61,11 @@ void HeldOutSum::add(double of_pass) {
 
 double HeldOutSum::over_ranks(tessera::World& world, const char* label) const {
   if (!by_pass_) return world.sum(parts_.empty() ? 0.0 : parts_.front(), label) / static_cast<double>(ranks_of_slice_);
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(parts_)), label);
+  const std::vector<double> all = gather_values<double>(world, parts_, label);
   const auto ranks = static_cast<std::size_t>(world.size());
   double sum = 0.0;
   for (std::size_t run = 0; run < parts_.size() * ranks; ++run) {
-    double part = 0.0;
-    const std::size_t place = run % ranks * parts_.size() + run / ranks;
-    std::memcpy(&part, all.data() + place * sizeof part, sizeof part);
-    sum += part;
+    sum += all[run % ranks * parts_.size() + run / ranks];
   }
   return sum;
 }

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
+
+#include "tessera/trainer/gather_values.hpp"
 
 namespace tessera::trainer {
 
@@ -46,18 +47,12 @@ std::string milliseconds(double seconds) { return fmt::format("{:.3g} ms", 1e3 *
 }  // namespace
 
 std::vector<RankFigures> gather(tessera::World& world, const RankFigures& mine) {
-  const std::vector<std::byte> bytes = world.gather(std::as_bytes(std::span(&mine, 1)), "figures of ranks");
-  std::vector<RankFigures> result(bytes.size() / sizeof mine);
-  std::memcpy(result.data(), bytes.data(), bytes.size());
-  return result;
+  return gather_value(world, mine, "figures of ranks");
 }
 
 std::vector<double> losses_by_granule(tessera::World& world, std::span<const GranuleLoss> mine, std::size_t granules) {
-  const std::vector<std::byte> bytes = world.gather(std::as_bytes(mine), "losses of granules");
-  std::vector<GranuleLoss> all(bytes.size() / sizeof(GranuleLoss));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
   std::vector<double> result(granules, 0.0);
-  for (const GranuleLoss& each : all) {
+  for (const GranuleLoss& each : gather_values(world, mine, "losses of granules")) {
     if (each.granule < granules) result[each.granule] = each.loss;
   }
   return result;

@@ -5,10 +5,8 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstddef>
-#include <cstring>
-#include <span>
-#include <vector>
+
+#include "tessera/trainer/gather_values.hpp"
 
 namespace tessera::trainer {
 
@@ -35,11 +33,7 @@ void note_stop_signals() {
 }
 
 int agreed_stop_signal(tessera::World& world) {
-  const int mine = noted;
-  const std::vector<std::byte> all = world.gather(std::as_bytes(std::span(&mine, 1)), "signal to stop");
-  for (std::size_t at = 0; at < all.size(); at += sizeof(int)) {
-    int number = 0;
-    std::memcpy(&number, all.data() + at, sizeof(number));
+  for (const int number : gather_value<int>(world, noted, "signal to stop")) {
     if (number != 0) return number;
   }
   return 0;

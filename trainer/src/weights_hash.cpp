@@ -2,11 +2,11 @@
 #include "trainer/src/weights_hash.hpp"
 
 #include <bit>
-#include <cstring>
 
 #include "tessera/comm/world.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/trainer/device_data.hpp"
+#include "tessera/trainer/gather_values.hpp"
 #include "trainer/src/fingerprint.hpp"
 
 namespace tessera::trainer {
@@ -82,12 +82,8 @@ std::vector<TensorHash> hash_weights(tessera::FullyShard& model) {
   add_hashes_of_pieces(of_rank, model, first);
   std::vector<std::uint64_t> mine;
   for (const TensorHash& tensor : of_rank) mine.push_back(tensor.hash);
-  const std::vector<std::byte> all = model.world().gather(std::as_bytes(std::span(mine)), "hashes of weights");
-  for (std::size_t i = 0; i < all.size() / sizeof(std::uint64_t); ++i) {
-    std::uint64_t hash = 0;
-    std::memcpy(&hash, all.data() + i * sizeof hash, sizeof hash);
-    result[i % result.size()].hash += hash;
-  }
+  const auto all = gather_values<std::uint64_t>(model.world(), mine, "hashes of weights");
+  for (std::size_t i = 0; i < all.size(); ++i) result[i % result.size()].hash += all[i];
   return result;
 }
 

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "tessera/base/error.hpp"
+#include "tessera/trainer/gather_values.hpp"
 
 namespace train_vision {
 
@@ -52,29 +53,16 @@ void Tally::add(std::span<const float> logits, std::span<const std::int32_t> lab
 }
 
 void Tally::add_up(tessera::World& world) {
-  std::vector<std::byte> mine((counts_.size() + 2) * sizeof(std::uint64_t));
-  std::memcpy(mine.data(), counts_.data(), counts_.size() * sizeof(std::uint64_t));
-  std::memcpy(mine.data() + counts_.size() * sizeof(std::uint64_t), &among_five_, sizeof among_five_);
-  std::memcpy(mine.data() + (counts_.size() + 1) * sizeof(std::uint64_t), &loss_, sizeof loss_);
-  const std::vector<std::byte> all = world.gather(mine, "evaluation");
+  std::vector<std::uint64_t> mine = counts_;
+  mine.insert(mine.end(), {among_five_, std::bit_cast<std::uint64_t>(loss_)});
+  const auto all = tessera::trainer::gather_values<std::uint64_t>(world, mine, "evaluation");
   std::fill(counts_.begin(), counts_.end(), 0);
   among_five_ = 0;
   loss_ = 0.0;
   for (std::size_t at = 0; at < all.size(); at += mine.size()) {
-    const auto word = [&](std::size_t i, auto& value) {
-      std::memcpy(&value, all.data() + at + i * sizeof(std::uint64_t), sizeof value);
-    };
-    for (std::size_t i = 0; i < counts_.size(); ++i) {
-      std::uint64_t count = 0;
-      word(i, count);
-      counts_[i] += count;
-    }
-    std::uint64_t among = 0;
-    double loss = 0.0;
-    word(counts_.size(), among);
-    word(counts_.size() + 1, loss);
-    among_five_ += among;
-    loss_ += loss;
+    for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] += all[at + i];
+    among_five_ += all[at + counts_.size()];
+    loss_ += std::bit_cast<double>(all[at + counts_.size() + 1]);
   }
 }
 
