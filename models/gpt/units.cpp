@@ -19,38 +19,6 @@ using nn::SequenceBatch;
 using tessera::Window;
 
 template <typename P>
-class BlockLayer {
- public:
-  BlockLayer(const GptShape& shape, std::size_t index)
-      : block_({.dim = shape.dim,
-                .heads = shape.heads,
-                .layers = shape.layers,
-                .slices = slices_of(shape),
-                .parts = parts_of(shape)},
-               index) {}
-
-  tessera::Module& module() { return block_; }
-  using Saved = typename nn::TransformerBlock<P>::Saved;
-  Saved forward(Window& window, ActivationStack& stack, MatrixView<const P> x, MatrixView<P> y,
-                const SequenceBatch& sequences) {
-    return block_.forward(window, stack, x, y, sequences);
-  }
-  void backward(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
-    block_.backward(window, stack, saved, gradient);
-  }
-  using Between = typename nn::TransformerBlock<P>::Between;
-  Between backward_input(Window& window, ActivationStack& stack, const Saved& saved, MatrixView<P> gradient) {
-    return block_.backward_input(window, stack, saved, gradient);
-  }
-  void backward_parameters(Window& window, ActivationStack& stack, const Saved& saved, const Between& between) {
-    block_.backward_parameters(window, stack, saved, between);
-  }
-
- private:
-  nn::TransformerBlock<P> block_;
-};
-
-template <typename P>
 class FinalLayer final : public tessera::Module {
  public:
   explicit FinalLayer(const GptShape& shape) : slices_(slices_of(shape)), norm_(shape.dim, slices_) {
@@ -59,7 +27,6 @@ class FinalLayer final : public tessera::Module {
     gather_.emplace(tessera::CollectiveKind::all_gather, slices_, shape.dim, nn::CollectiveWindows::forward);
   }
 
-  tessera::Module& module() { return *this; }
   void visit(tessera::ModuleVisitor& visitor) override {
     norm_.visit(visitor);
     if (scatter_) scatter_->visit(visitor, "scatter");
@@ -134,7 +101,7 @@ class HiddenUnitIn final : public HiddenUnit<T> {
   template <typename... Arguments>
   explicit HiddenUnitIn(const Arguments&... arguments) : layer_(arguments...) {}
 
-  void visit(tessera::ModuleVisitor& visitor) override { layer_.module().visit(visitor); }
+  void visit(tessera::ModuleVisitor& visitor) override { layer_.visit(visitor); }
 
   void forward(Window& window, ActivationStack& stack, MatrixView<const T> x, MatrixView<T> y,
                const SequenceBatch& sequences) override {
@@ -292,10 +259,15 @@ std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape& shape) {
 
 template <typename T>
 std::unique_ptr<HiddenUnit<T>> make_block(const GptShape& shape, std::size_t index) {
+  const nn::TransformerShape block{.dim = shape.dim,
+                                   .heads = shape.heads,
+                                   .layers = shape.layers,
+                                   .slices = slices_of(shape),
+                                   .parts = parts_of(shape)};
   if (stays_in_fp32(shape, block_name(index))) {
-    return std::make_unique<HiddenUnitIn<T, float, BlockLayer<float>>>(shape, index);
+    return std::make_unique<HiddenUnitIn<T, float, nn::TransformerBlock<float>>>(block, index);
   }
-  return std::make_unique<HiddenUnitIn<T, T, BlockLayer<T>>>(shape, index);
+  return std::make_unique<HiddenUnitIn<T, T, nn::TransformerBlock<T>>>(block, index);
 }
 
 template <typename T>
