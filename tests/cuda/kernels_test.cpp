@@ -69,15 +69,6 @@ std::size_t differences(const Moments& a, const Moments& b) {
          test::differences(a.second, b.second);
 }
 
-kernels::StepScalars scalars_at_step_3() {
-  kernels::StepScalars scalars;
-  scalars.step = 3;
-  scalars.decay_power[0] = 0.9 * 0.9 * 0.9;
-  scalars.decay_power[1] = 0.95 * 0.95 * 0.95;
-  scalars.gradient_factor = 0.37f;
-  return scalars;
-}
-
 // StepScalars in memory of the device.
 class DeviceScalars {
  public:
@@ -153,16 +144,14 @@ TEST_CASE_TEMPLATE("cuda: a fill with -0 covers its elements and no others", T, 
 }
 
 TEST_CASE("cuda: adamw has the CPU's bits, and changes nothing in a skipped step") {
-  constexpr kernels::AdamWSettings settings = {
-      .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
   for (const std::int32_t skip : {0, 1}) {
     kernels::StepScalars scalars = scalars_at_step_3();
     scalars.skip = skip;
     DeviceScalars on_gpu(scalars);
     with_each_shape([&](std::size_t count, std::size_t shift) {
       const auto update = [&](const kernels::StepScalars* step) {
-        return [&settings, step, count](Stream& on, float* master, float* m, float* v, const float* g) {
-          kernels::adamw(on, {master, m, v, g, count}, settings, step);
+        return [step, count](Stream& on, float* master, float* m, float* v, const float* g) {
+          kernels::adamw(on, {master, m, v, g, count}, adamw_settings, step);
         };
       };
       CHECK(differences(on_device(count, shift, update(on_gpu.get())), on_host(count, update(&scalars))) == 0);
@@ -348,10 +337,8 @@ void check_8bit(std::size_t count, std::size_t shift, std::int32_t skip, const U
 }  // namespace
 
 TEST_CASE("cuda: adamw8bit has the CPU's bits, and changes nothing in a skipped step") {
-  constexpr kernels::AdamWSettings settings = {
-      .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
   const auto update = [&](Stream& on, const kernels::AdamW8bitSpans& spans, const kernels::StepScalars* scalars) {
-    kernels::adamw8bit(on, spans, settings, scalars);
+    kernels::adamw8bit(on, spans, adamw_settings, scalars);
   };
   for (const std::size_t count : {0u, 1u, 7u, 255u, 256u, 257u, 1031u, 5000u}) {
     for (const std::size_t shift : {0u, 1u, 3u}) {

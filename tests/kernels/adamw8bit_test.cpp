@@ -17,18 +17,6 @@ using kernels::StepScalars;
 
 namespace {
 
-constexpr kernels::AdamWSettings settings_8bit = {
-    .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
-
-StepScalars scalars_of_8bit() {
-  StepScalars scalars;
-  scalars.step = 3;
-  scalars.decay_power[0] = 0.9 * 0.9 * 0.9;
-  scalars.decay_power[1] = 0.95 * 0.95 * 0.95;
-  scalars.gradient_factor = 0.37f;
-  return scalars;
-}
-
 // The number of a code, searched for among all 256 by distances in double precision; the smaller one of two that are
 // equally far.
 std::uint8_t nearest_by_search(std::span<const float, 256> map, float x) {
@@ -156,14 +144,14 @@ TEST_CASE("a number's code is that of the nearest number, and of the smaller one
 
 TEST_CASE("adamw8bit has the bits of its formula for every instruction set, and writes nothing behind the end") {
   Stream stream = host_stream();
-  const StepScalars scalars = scalars_of_8bit();
+  const StepScalars scalars = scalars_at_step_3();
   with_each_instruction_set([&] {
     for (const std::size_t count : block_sizes) {
       for (const std::size_t shift : {0u, 1u, 3u}) {
         CAPTURE(count);
         Tensor t(count, 1, shift), expected(count, 1, shift);
-        update_by_formula(expected, count, settings_8bit, scalars);
-        kernels::adamw8bit(stream, t.spans(count), settings_8bit, &scalars);
+        update_by_formula(expected, count, adamw_settings, scalars);
+        kernels::adamw8bit(stream, t.spans(count), adamw_settings, &scalars);
         CHECK(same(t, expected));
         CHECK((t.master.guards_intact() && t.codes[0].back() == 77 && t.codes[1].back() == 77));
       }
@@ -173,7 +161,7 @@ TEST_CASE("adamw8bit has the bits of its formula for every instruction set, and 
 
 TEST_CASE("moments of zero bytes are zero, and stay so where gradients are") {
   Stream stream = host_stream();
-  const StepScalars scalars = scalars_of_8bit();
+  const StepScalars scalars = scalars_at_step_3();
   constexpr std::size_t count = 2 * moment_block;
   Tensor t(count);
   for (int i = 0; i < 2; ++i) {
@@ -181,7 +169,7 @@ TEST_CASE("moments of zero bytes are zero, and stay so where gradients are") {
     std::fill(t.scales[i].begin(), t.scales[i].end(), 0.0f);
   }
   std::fill_n(t.gradient.data(), moment_block + 100, 0.0f);
-  kernels::AdamWSettings settings = settings_8bit;
+  kernels::AdamWSettings settings = adamw_settings;
   settings.weight_decay = 0.0f;
   const std::vector<float> before = t.master.values();
   for (int step = 0; step < 3; ++step) kernels::adamw8bit(stream, t.spans(count), settings, &scalars);
@@ -193,11 +181,11 @@ TEST_CASE("moments of zero bytes are zero, and stay so where gradients are") {
 
 TEST_CASE("adamw8bit has the same bits on any number of threads") {
   constexpr std::size_t count = 100'003;
-  const StepScalars scalars = scalars_of_8bit();
+  const StepScalars scalars = scalars_at_step_3();
   const auto run = [&] {
     Stream stream(Device::cpu(), {.name = "compute"});
     Tensor t(count);
-    kernels::adamw8bit(stream, t.spans(count), settings_8bit, &scalars);
+    kernels::adamw8bit(stream, t.spans(count), adamw_settings, &scalars);
     stream.synchronize();
     return t;
   };
@@ -213,7 +201,7 @@ TEST_CASE("adamw8bit has the same bits on any number of threads") {
 
 TEST_CASE_TEMPLATE("adamw8bit rounds masters as a cast does, and widens gradients", T, bf16, fp16) {
   Stream stream = host_stream();
-  const StepScalars scalars = scalars_of_8bit();
+  const StepScalars scalars = scalars_at_step_3();
   with_each_instruction_set([&] {
     for (const std::size_t count : block_sizes) {
       Tensor narrow(count), wide(count);
@@ -222,8 +210,8 @@ TEST_CASE_TEMPLATE("adamw8bit rounds masters as a cast does, and widens gradient
       kernels::AdamW8bitSpans spans = narrow.spans(count);
       spans.gradient = {gradient.data(), dtype_of<T>};
       spans.rounded = {halves.data(), dtype_of<T>};
-      kernels::adamw8bit(stream, spans, settings_8bit, &scalars);
-      kernels::adamw8bit(stream, wide.spans(count), settings_8bit, &scalars);
+      kernels::adamw8bit(stream, spans, adamw_settings, &scalars);
+      kernels::adamw8bit(stream, wide.spans(count), adamw_settings, &scalars);
       CHECK(differences(narrow.master.values(), wide.master.values()) == 0);
       CHECK((narrow.codes[0] == wide.codes[0] && narrow.codes[1] == wide.codes[1]));
       CHECK(differences(halves.values(), rounded<T>(narrow.master.values())) == 0);
@@ -234,11 +222,11 @@ TEST_CASE_TEMPLATE("adamw8bit rounds masters as a cast does, and widens gradient
 
 TEST_CASE("runs with settings of their own are updated as tensors of their own are, and the rest stays") {
   Stream stream = host_stream();
-  const StepScalars scalars = scalars_of_8bit();
-  kernels::AdamWSettings other = settings_8bit;
+  const StepScalars scalars = scalars_at_step_3();
+  kernels::AdamWSettings other = adamw_settings;
   other.beta1 = 0.8f;
   other.own_decays = true;
-  const kernels::AdamWRun runs[] = {{256, 300, settings_8bit}, {1024, 256, other}, {1280, 1, settings_8bit}};
+  const kernels::AdamWRun runs[] = {{256, 300, adamw_settings}, {1024, 256, other}, {1280, 1, adamw_settings}};
   constexpr std::size_t count = 1400;
   Tensor t(count), expected(count);
   kernels::adamw8bit(stream, t.spans(count), runs, 2.0f, &scalars);
@@ -254,16 +242,16 @@ TEST_CASE("runs with settings of their own are updated as tensors of their own a
     kernels::adamw8bit(stream, spans, settings, &scalars);
   }
   CHECK(same(t, expected));
-  const kernels::AdamWRun inside{128, 256, settings_8bit};
+  const kernels::AdamWRun inside{128, 256, adamw_settings};
   CHECK_THROWS_AS(kernels::adamw8bit(stream, t.spans(count), {&inside, 1}, 1.0f, &scalars), UsageError);
 }
 
 TEST_CASE("a skipped step leaves 8-bit moments and masters as they are") {
   Stream stream = host_stream();
-  StepScalars scalars = scalars_of_8bit();
+  StepScalars scalars = scalars_at_step_3();
   scalars.skip = 1;
   Tensor t(1031), before(1031);
-  kernels::adamw8bit(stream, t.spans(1031), settings_8bit, &scalars);
+  kernels::adamw8bit(stream, t.spans(1031), adamw_settings, &scalars);
   CHECK(same(t, before));
 }
 

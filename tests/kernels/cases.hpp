@@ -15,6 +15,7 @@
 #include "tessera/base/half.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/instruction_set.hpp"
+#include "tessera/kernels/optimizer.hpp"
 
 namespace tessera::test {
 
@@ -133,6 +134,18 @@ void with_each_case(Body body) {
     }
   });
 }
+
+// An optimizer's numbers in the midst of a run.
+inline kernels::StepScalars scalars_at_step_3() {
+  kernels::StepScalars scalars;
+  scalars.step = 3;
+  scalars.decay_power[0] = 0.9 * 0.9 * 0.9;
+  scalars.decay_power[1] = 0.95 * 0.95 * 0.95;
+  scalars.gradient_factor = 0.37f;
+  return scalars;
+}
+inline constexpr kernels::AdamWSettings adamw_settings = {
+    .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
 
 inline Stream host_stream() { return Stream(Device::cpu(), {.mode = StreamMode::immediate}); }
 

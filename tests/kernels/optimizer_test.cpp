@@ -33,18 +33,6 @@ struct Moments {
   std::vector<float> master, first, second;
 };
 
-StepScalars scalars_at_step_3() {
-  StepScalars scalars;
-  scalars.step = 3;
-  scalars.decay_power[0] = 0.9 * 0.9 * 0.9;
-  scalars.decay_power[1] = 0.95 * 0.95 * 0.95;
-  scalars.gradient_factor = 0.37f;
-  return scalars;
-}
-
-constexpr kernels::AdamWSettings adamw_settings = {
-    .learning_rate = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
-
 Moments adamw_by_formula(Shards& s, const kernels::AdamWSettings& o, const StepScalars& scalars) {
   Moments to = {s.master.values(), s.first.values(), s.second.values()};
   const auto correction1 = static_cast<float>(1.0 - scalars.decay_power[0]);
