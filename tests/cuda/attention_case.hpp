@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../nn/chosen.hpp"
 #include "nn_device.hpp"
 #include "src/cuda/attention_choice.hpp"
 #include "tessera/nn/attention.hpp"
@@ -12,16 +13,7 @@
 namespace tessera::test {
 
 // Chooses what computes attention while it lives.
-class WithAttention {
- public:
-  explicit WithAttention(nn::cuda::attentions::Set set) { nn::cuda::attentions::select(set); }
-  ~WithAttention() { nn::cuda::attentions::select(before_); }
-  WithAttention(const WithAttention&) = delete;
-  WithAttention& operator=(const WithAttention&) = delete;
-
- private:
-  nn::cuda::attentions::Set before_ = nn::cuda::attentions::active();
-};
+using WithAttention = Chosen<nn::cuda::attentions::select, nn::cuda::attentions::active>;
 
 inline const nn::Dropout some_dropout{.probability = 0.25f,
                                       .key = {.seed = 3, .step = 2, .layer = 1, .first_row = 1000}};

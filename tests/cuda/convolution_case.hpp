@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "../nn/chosen.hpp"
 #include "nn_device.hpp"
 #include "tessera/vision/convolution.hpp"
 #include "vision/src/cuda/convolution_choice.hpp"
@@ -10,16 +11,7 @@
 namespace tessera::test {
 
 // Chooses what computes convolutions on CUDA devices while it lives.
-class WithConvolutions {
- public:
-  explicit WithConvolutions(vision::cuda::convolutions::Set set) { vision::cuda::convolutions::select(set); }
-  ~WithConvolutions() { vision::cuda::convolutions::select(before_); }
-  WithConvolutions(const WithConvolutions&) = delete;
-  WithConvolutions& operator=(const WithConvolutions&) = delete;
-
- private:
-  vision::cuda::convolutions::Set before_ = vision::cuda::convolutions::active();
-};
+using WithConvolutions = Chosen<vision::cuda::convolutions::select, vision::cuda::convolutions::active>;
 
 // Channels of eight take packs, others single elements.
 struct ConvolutionForm {

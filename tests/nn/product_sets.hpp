@@ -5,18 +5,10 @@
 
 #include <vector>
 
+#include "chosen.hpp"
 #include "src/products/choice.hpp"
 
-class WithProducts {
- public:
-  explicit WithProducts(tessera::nn::ProductSet set) { tessera::nn::select_product_set(set); }
-  ~WithProducts() { tessera::nn::select_product_set(before_); }
-  WithProducts(const WithProducts&) = delete;
-  WithProducts& operator=(const WithProducts&) = delete;
-
- private:
-  tessera::nn::ProductSet before_ = tessera::nn::active_product_set();
-};
+using WithProducts = Chosen<tessera::nn::select_product_set, tessera::nn::active_product_set>;
 
 // Products that allocate nothing: the best of them without oneDNN's.
 inline WithProducts without_onednn() {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "chosen.hpp"
 #include "instruction_sets.hpp"
 #include "product_sets.hpp"
 #include "reference.hpp"
@@ -24,16 +25,7 @@ using namespace tessera::vision;
 
 namespace convolution_test {
 
-class WithConvolutions {
- public:
-  explicit WithConvolutions(convolutions::Set set) { convolutions::select(set); }
-  ~WithConvolutions() { convolutions::select(before_); }
-  WithConvolutions(const WithConvolutions&) = delete;
-  WithConvolutions& operator=(const WithConvolutions&) = delete;
-
- private:
-  convolutions::Set before_ = convolutions::active();
-};
+using WithConvolutions = Chosen<convolutions::select, convolutions::active>;
 
 struct Case {
   std::string name;
