@@ -1,4 +1,4 @@
-// Running something with every instruction set that this machine has.
+// Running something with every instruction set that this machine has, and on several numbers of threads.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/kernels/instruction_set.hpp"
+#include "tessera/nn/threads.hpp"
 
 // The bytes of all vectors, one after the other.
 template <typename... Vectors>
@@ -29,4 +30,16 @@ inline void check_same_bits(const std::function<std::string()>& result) {
     CHECK(result() == expected);
   }
   kernels::select_instruction_set(before);
+}
+
+// Checks that `result` gives on 2, 3 and 7 threads what it gives on one.
+template <typename Result>
+void check_same_bits_on_threads(const Result& result) {
+  const std::string expected = result();
+  for (const int threads : {2, 3, 7}) {
+    tessera::nn::set_threads(threads);
+    CAPTURE(threads);
+    CHECK((result() == expected));
+  }
+  tessera::nn::set_threads(1);
 }

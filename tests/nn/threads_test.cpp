@@ -25,18 +25,6 @@ namespace threads_test {
 
 constexpr Dropout some_dropout{.probability = 0.25f, .key = {.seed = 3, .step = 9, .layer = 2, .first_row = 5}};
 
-// Checks that `result` gives on 2, 3 and 7 threads what it gives on one.
-template <typename Result>
-void check_same_bits_on_threads(const Result& result) {
-  const std::string expected = result();
-  for (const int threads : {2, 3, 7}) {
-    set_threads(threads);
-    CAPTURE(threads);
-    CHECK((result() == expected));
-  }
-  set_threads(1);
-}
-
 TEST_CASE_TEMPLATE("elements_have_the_same_bits_on_any_number_of_threads", T, TESSERA_ALL_ELEMENTS) {
   Stream stream = immediate_stream();
   const std::size_t rows = 211, columns = 467;

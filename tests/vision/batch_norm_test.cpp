@@ -250,12 +250,7 @@ TEST_CASE_TEMPLATE("batch_norm_has_the_same_bits_in_every_instruction_set_and_on
     return bytes_of(norm.y, norm.dx, norm.dweight, norm.dbias, norm.running_mean, norm.running_variance);
   };
   check_same_bits(bits);
-  const std::string expected = bits();
-  for (const int threads : {2, 3, 7}) {
-    set_threads(threads);
-    CHECK(bits() == expected);
-  }
-  set_threads(1);
+  check_same_bits_on_threads(bits);
 }
 
 TEST_CASE("batch_norm_module_keeps_its_moments_in_buffers_and_moves_them_once") {

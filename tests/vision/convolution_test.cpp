@@ -243,17 +243,10 @@ TEST_CASE("convolution_by_products_has_the_same_bits_on_any_number_of_threads") 
   if (active_product_set() == ProductSet::openblas) return;  // whose bits depend on it
   const Case wide{"wide", {.in = 64, .out = 48, .kernel = 3, .padding = 1}, 5, {17, 13}};
   Data<float> d(wide);
-  const auto bits = [&] {
+  check_same_bits_on_threads([&] {
     const Gradients<float> g = backward(d, false);
     return bytes_of(forward(d, true), g.x, g.weight, g.bias);
-  };
-  const std::string expected = bits();
-  for (const int threads : {2, 3, 7}) {
-    CAPTURE(threads);
-    set_threads(threads);
-    CHECK(bits() == expected);
-  }
-  set_threads(1);
+  });
 }
 
 TEST_CASE("convolution_by_onednn_shares_images_among_threads") {

@@ -181,12 +181,7 @@ TEST_CASE_TEMPLATE("pooling_has_the_same_bits_in_every_instruction_set_and_on_an
     return result + bytes_of(pool.y, pool.dx);
   };
   check_same_bits(bits);
-  const std::string expected = bits();
-  for (const int threads : {2, 3, 7}) {
-    set_threads(threads);
-    CHECK(bits() == expected);
-  }
-  set_threads(1);
+  check_same_bits_on_threads(bits);
 }
 
 TEST_CASE("pooling_refuses_what_does_not_fit") {
