@@ -8,7 +8,6 @@ usage: losses_test.py TORCH_LOSSES    exit code 77 where this Python has no PyTo
 import json
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,9 @@ try:
     from torch.distributed.fsdp import fully_shard
 except ImportError:
     fully_shard = None
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
+import trainer_runs  # noqa: E402
 
 STEPS = 30
 SAMPLES = 12
@@ -77,27 +79,15 @@ NETWORKS = {"perceptron": (Perceptron, [7], "blocks"), "convolutions": (Convolut
 
 
 def read_weights(path):
-    """The tensors of a safetensors file of fp32."""
-    content = pathlib.Path(path).read_bytes()
-    length = struct.unpack("<Q", content[:8])[0]
-    header = json.loads(content[8:8 + length])
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        tensors[name] = torch.frombuffer(bytearray(content[begin:end]), dtype=torch.float32).reshape(entry["shape"])
-    return tensors
+    return {name: torch.frombuffer(bytearray(content), dtype=torch.float32).reshape(shape)
+            for name, (shape, content) in trainer_runs.read_safetensors(path).items()}
 
 
 def write_weights(tensors, path):
-    """A safetensors file of fp32, as other types are in files of weights."""
-    header, content = {}, b""
-    for name, tensor in tensors.items():
-        data = tensor.detach().to(torch.float32).contiguous().numpy().tobytes()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(content), len(content) + len(data)]}
-        content += data
-    text = json.dumps(header).encode()
-    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + content)
+    """In fp32, as other types are in files of weights."""
+    trainer_runs.write_safetensors(path, {
+        name: (list(tensor.shape), tensor.detach().to(torch.float32).contiguous().numpy().tobytes())
+        for name, tensor in tensors.items()})
 
 
 def check_that_weights_come_back(program, network, folder):
