@@ -35,16 +35,9 @@ FAILURES = {
 }
 
 
-def check_end(job, what):
-    code, output, seconds = job.wait(DEADLINE + SLACK)
-    processes, segments = job.left_behind()
-    assert not processes and not segments, f"{what}: left behind: processes {processes}, segments {segments}\n{output}"
-    return code, output, seconds
-
-
 def check_failure(mpirun, program, processes, what):
     job = Job(mpirun, processes, [program, what, "--timeout", str(DEADLINE)])
-    code, output, seconds = check_end(job, what)
+    code, output, seconds = job.finish(DEADLINE + SLACK)
     assert code != 0, f"{what}: the job failed, but its exit code is 0\n{output}"
     wanted = [pattern.format(last=processes - 1) for pattern in FAILURES[what]]
     assert any(re.search(pattern, output, re.DOTALL) for pattern in wanted), \
@@ -53,7 +46,7 @@ def check_failure(mpirun, program, processes, what):
 
 
 def check_success(mpirun, program, processes, what="nothing", timeout=60):
-    code, output, _ = check_end(Job(mpirun, processes, [program, what, "--timeout", str(timeout)]), what)
+    code, output, _ = Job(mpirun, processes, [program, what, "--timeout", str(timeout)]).finish(DEADLINE + SLACK)
     assert code == 0, output
     assert output.count("tessera:") == 1, f"one line says how the job was started\n{output}"
 
@@ -61,7 +54,7 @@ def check_success(mpirun, program, processes, what="nothing", timeout=60):
 def check_output(mpirun, program):
     """Rank 0 speaks for all; warnings carry the rank; logs have what each rank said."""
     with tempfile.TemporaryDirectory() as folder:
-        code, output, _ = check_end(Job(mpirun, 3, [program, "output", "--log-dir", folder]), "output")
+        code, output, _ = Job(mpirun, 3, [program, "output", "--log-dir", folder]).finish(DEADLINE + SLACK)
         assert code == 0, output
         assert output.count("printed by") == 1 and "printed by rank 0" in output, output
         for rank in range(3):
@@ -72,7 +65,7 @@ def check_output(mpirun, program):
 
 
 def check_ranks_option(mpirun, program):
-    code, output, _ = check_end(Job(mpirun, 2, [program, "nothing", "--ranks", "2"]), "--ranks")
+    code, output, _ = Job(mpirun, 2, [program, "nothing", "--ranks", "2"]).finish(DEADLINE + SLACK)
     assert code != 0 and output.count("leave --ranks out") == 1, output
 
 
@@ -90,9 +83,7 @@ def check_rank_that_never_starts(mpirun, program):
     stopped = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then exec sleep 300; fi; exec "$0" "$@"'
     job = Job(mpirun, 2, ["sh", "-c", stopped, program, "nothing", "--timeout", str(DEADLINE)])
     job.program = program
-    code, output, seconds = job.wait(START_DEADLINE + SLACK)
-    left = job.left_behind()
-    assert not any(left), f"left behind: {left}\n{output}"
+    code, output, seconds = job.finish(START_DEADLINE + SLACK)
     assert code != 0 and re.search(r"rank 0 waited up to 60 s in MPI_Init_thread for the other processes", output), output
     print(f"a rank that never starts: ended after {seconds:.1f} s with {code}")
 

@@ -92,10 +92,7 @@ class Hosts:
 
 
 def checked(job, seconds=500):
-    code, output, _ = job.wait(seconds)
-    left = job.left_behind()
-    assert not any(left), f"left behind: {left}\n{output}"
-    return code, output
+    return job.finish(seconds)[:2]
 
 
 def check_conformance(hosts, mpirun, program, shapes):

@@ -87,17 +87,20 @@ class Job:
                 return left
             time.sleep(0.05)
 
+    def finish(self, seconds):
+        """As wait(); that nothing is left behind is checked."""
+        code, output, took = self.wait(seconds)
+        processes, shared = self.left_behind()
+        assert not processes and not shared, f"left behind: processes {processes}, segments {sorted(shared)}\n{output}"
+        return code, output, took
+
 
 def main():
     arguments = sys.argv[1:]
     if len(arguments) < 5 or arguments[0] != "--mpirun" or arguments[2] != "-n":
         sys.exit(__doc__)
-    job = Job(arguments[1], int(arguments[3]), arguments[4:])
-    code, output, _ = job.wait(280)
+    code, output, _ = Job(arguments[1], int(arguments[3]), arguments[4:]).finish(280)
     print(output, end="")
-    processes, shared = job.left_behind()
-    if processes or shared:
-        sys.exit(f"left behind: processes {processes}, segments {sorted(shared)}")
     sys.exit(code)
 
 

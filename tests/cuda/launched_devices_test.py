@@ -17,11 +17,7 @@ KILLED = ("process of rank 2 has ended", "rank 2 with PID.* signal 9", r"rank 2 
 
 
 def with_mpirun(mpirun, ranks, command):
-    job = mpi_job.Job(mpirun, ranks, command)
-    code, output, _ = job.wait(SECONDS)
-    left = job.left_behind()
-    assert not any(left), f"left behind: {left}\n{output}"
-    return code, output
+    return mpi_job.Job(mpirun, ranks, command).finish(SECONDS)[:2]
 
 
 def with_torchruns_variables(ranks, command):

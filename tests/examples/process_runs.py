@@ -17,11 +17,8 @@ def trained_by(way, mpirun):
         ranks, rest = options[at + 1], options[:at] + options[at + 2:]
         command = [program, *map(str, rest), "--metrics", str(metrics), "--quiet"]
         if way == "mpirun":
-            job = Job(mpirun, ranks, command)
-            code, output, _ = job.wait(trainer_runs.SECONDS)
+            code, output, _ = Job(mpirun, ranks, command).finish(trainer_runs.SECONDS)
             assert code == 0, f"{' '.join(command)}\nended with {code}: {output}"
-            left = job.left_behind()
-            assert not any(left), f"left behind: {left}"
         else:
             with Ranks(command, ranks) as job:
                 codes, _ = job.wait(trainer_runs.SECONDS)

@@ -41,11 +41,7 @@ def on_processes(ranks, *command):
 
 def with_mpirun(mpirun):
     def start(ranks, *command):
-        job = mpi_job.Job(mpirun, ranks, command)
-        code, output, _ = job.wait(SECONDS)
-        left = job.left_behind()
-        assert not any(left), f"left behind: {left}\n{output}"
-        return code, output
+        return mpi_job.Job(mpirun, ranks, command).finish(SECONDS)[:2]
     return start
 
 
