@@ -1,16 +1,5 @@
-// Says whose products are in use, or why not: run by environment_test.py with the variable set.
-#include <cstdio>
-#include <string>
-
+// Says whose products are in use.
+#include "../kernels/environment_probe.hpp"
 #include "src/products/choice.hpp"
-#include "tessera/base/error.hpp"
 
-int main() {
-  try {
-    std::puts(std::string(to_string(tessera::nn::active_product_set())).c_str());
-    return 0;
-  } catch (const tessera::UsageError& error) {
-    std::puts(error.what());
-    return 2;
-  }
-}
+int main() { return say(tessera::nn::active_product_set); }
