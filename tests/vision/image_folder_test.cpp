@@ -32,6 +32,8 @@ using namespace tessera;
 using namespace tessera::vision;
 using test::failure_of;
 using test::Folder;
+using test::Image;
+using test::image_of;
 
 namespace image_folder_test {
 
@@ -135,16 +137,6 @@ std::vector<std::uint8_t> repeated(std::size_t pixels, const std::vector<std::ui
   std::vector<std::uint8_t> result;
   for (std::size_t i = 0; i < pixels; ++i) result.insert(result.end(), pixel.begin(), pixel.end());
   return result;
-}
-
-struct Image {
-  std::vector<std::uint8_t> pixels;
-  std::int32_t label;
-};
-Image image_of(const ImageSource& source, std::size_t index) {
-  Image image{std::vector<std::uint8_t>(source.extents().elements()), -1};
-  source.read_image(index, image.pixels, image.label);
-  return image;
 }
 
 void check_colour(const Image& image, const std::vector<int>& colour, int distance) {

@@ -1,40 +1,39 @@
-// The tests of images in files share these: a folder of their own, and what an error says.
+// The tests of images in files share these: a folder of their own, an image of a source, and what an error says.
 #pragma once
 
-#include <fmt/format.h>
-#include <unistd.h>
-
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "../checkpoint/temporary_folder.hpp"
 #include "../error_text.hpp"
 #include "tessera/base/error.hpp"
+#include "tessera/vision/images.hpp"
 
 namespace tessera::test {
 
-// Empty at first, and gone in the end.
-class Folder {
+class Folder : public TemporaryFolder {
  public:
-  Folder() : path_(std::filesystem::temp_directory_path() / fmt::format("tessera-images-{}", ::getpid())) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
   std::filesystem::path write(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return path_ / name;
+    std::filesystem::create_directories((path() / name).parent_path());
+    std::ofstream(path() / name, std::ios::binary) << content;
+    return path() / name;
   }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
 };
+
+struct Image {
+  std::vector<std::uint8_t> pixels;
+  std::int32_t label;
+};
+inline Image image_of(const vision::ImageSource& source, std::size_t index) {
+  Image image{std::vector<std::uint8_t>(source.extents().elements()), -1};
+  source.read_image(index, image.pixels, image.label);
+  return image;
+}
 
 // Returns the text of the call's DataError; "none" where there was none.
 inline std::string failure_of(const std::function<void()>& call) { return tests::error_text<DataError>(call, "none"); }

@@ -21,6 +21,8 @@ using namespace tessera;
 using namespace tessera::vision;
 using test::failure_of;
 using test::Folder;
+using test::Image;
+using test::image_of;
 
 namespace images_test {
 
@@ -62,16 +64,6 @@ std::vector<std::string> classes(std::size_t count) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
   return names;
-}
-
-struct Image {
-  std::vector<std::uint8_t> pixels;
-  std::int32_t label;
-};
-Image image_of(const ImageSource& source, std::size_t index) {
-  Image image{std::vector<std::uint8_t>(source.extents().elements()), -1};
-  source.read_image(index, image.pixels, image.label);
-  return image;
 }
 
 TEST_CASE("mnist_files_are_read_plain_and_compressed") {
