@@ -20,12 +20,6 @@ namespace {
 constexpr std::uint64_t largest_row = std::uint64_t{1} << 48;
 constexpr std::uint64_t domain = 0x64726f706f757421;  // keeps these words apart from those of initial values
 
-template <typename T>
-void run(Stream& stream, const DropoutRows& rows) {
-  if (on_cuda(stream)) return issue<T>(stream, "dropout", [rows](void* native) { cuda::dropout(native, rows); });
-  stream.submit([rows, &table = active_rows()] { run_shared(table, rows); });
-}
-
 }  // namespace
 
 DropoutMask mask_of(const Dropout& of, std::size_t rows) {
@@ -57,7 +51,7 @@ void dropout(Stream& stream, const Dropout& of, ConstMatrixView<T> x, MatrixView
                          .y = y.data,
                          .rows = x.rows,
                          .columns = x.columns};
-  run<T>(stream, rows);
+  enqueue_rows<T, cuda::dropout>(stream, "dropout", rows);
 }
 
 template <Element T>
@@ -67,9 +61,7 @@ void add_dropped(Stream& stream, const ResidualDropout<T>& of) {
   const DropoutMask mask = mask_of(of.dropout, of.x.rows);
   if (of.dropout.probability == 0.0f) {
     const AddRow row{format_of<T>, of.residual.data, of.x.data, of.y.data, of.x.elements()};
-    if (on_cuda(stream)) return issue<T>(stream, "dropout", [row](void* native) { cuda::add(native, row); });
-    stream.submit([row, &table = active_rows()] { run_shared(table, row); });
-    return;
+    return enqueue_rows<T, cuda::add>(stream, "dropout", row);
   }
   const DropoutRows rows{.format = format_of<T>,
                          .mask = mask,
@@ -78,7 +70,7 @@ void add_dropped(Stream& stream, const ResidualDropout<T>& of) {
                          .y = of.y.data,
                          .rows = of.x.rows,
                          .columns = of.x.columns};
-  run<T>(stream, rows);
+  enqueue_rows<T, cuda::dropout>(stream, "dropout", rows);
 }
 
 #define TESSERA_DROPOUT(T)                                                                            \

@@ -12,18 +12,14 @@ namespace tessera::nn {
 template <Element T>
 void gelu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("gelu: y", y, x.rows, x.columns);
-  const GeluRow row{.format = format_of<T>, .x = x.data, .dy = nullptr, .to = y.data, .count = x.elements()};
-  if (on_cuda(stream)) return issue<T>(stream, "gelu", [row](void* native) { cuda::gelu(native, row); });
-  stream.submit([row, &run = active_rows()] { run_shared(run, row); });
+  enqueue_rows<T, cuda::gelu>(stream, "gelu", GeluRow{format_of<T>, x.data, nullptr, y.data, x.elements()});
 }
 
 template <Element T>
 void gelu_backward(Stream& stream, ConstMatrixView<T> x, ConstMatrixView<T> dy, MatrixView<T> dx) {
   require_shape("gelu: dy", dy, x.rows, x.columns);
   require_shape("gelu: dx", dx, x.rows, x.columns);
-  const GeluRow row{.format = format_of<T>, .x = x.data, .dy = dy.data, .to = dx.data, .count = x.elements()};
-  if (on_cuda(stream)) return issue<T>(stream, "gelu", [row](void* native) { cuda::gelu(native, row); });
-  stream.submit([row, &run = active_rows()] { run_shared(run, row); });
+  enqueue_rows<T, cuda::gelu>(stream, "gelu", GeluRow{format_of<T>, x.data, dy.data, dx.data, x.elements()});
 }
 
 template <Element T>

@@ -33,10 +33,7 @@ void layer_norm_forward(Stream& stream, const LayerNormForward<T>& of) {
                                   .rows = of.x.rows,
                                   .dim = of.x.columns,
                                   .epsilon = layer_norm_epsilon};
-  if (on_cuda(stream)) {
-    return issue<T>(stream, "layer norm", [rows](void* native) { cuda::layer_norm_forward(native, rows); });
-  }
-  stream.submit([rows, &run = active_rows()] { run_shared(run, rows); });
+  enqueue_rows<T, cuda::layer_norm_forward>(stream, "layer norm", rows);
 }
 
 template <Element T>

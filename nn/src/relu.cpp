@@ -12,26 +12,14 @@ namespace tessera::nn {
 template <Element T>
 void relu_forward(Stream& stream, ConstMatrixView<T> x, MatrixView<T> y) {
   require_shape("relu: y", y, x.rows, x.columns);
-  if (on_cuda(stream)) {
-    const cuda::ReluRow row{format_of<T>, x.data, nullptr, y.data, x.elements()};
-    return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
-  }
-  stream.submit([row = ReluElements{format_of<T>, x.data, nullptr, y.data, x.elements()}, &run = active_rows()] {
-    run_shared(run, row);
-  });
+  enqueue_rows<T, cuda::relu>(stream, "relu", ReluRow{format_of<T>, x.data, nullptr, y.data, x.elements()});
 }
 
 template <Element T>
 void relu_backward(Stream& stream, ConstMatrixView<T> y, ConstMatrixView<T> dy, MatrixView<T> dx) {
   require_shape("relu: dy", dy, y.rows, y.columns);
   require_shape("relu: dx", dx, y.rows, y.columns);
-  if (on_cuda(stream)) {
-    const cuda::ReluRow row{format_of<T>, y.data, dy.data, dx.data, y.elements()};
-    return issue<T>(stream, "relu", [row](void* native) { cuda::relu(native, row); });
-  }
-  stream.submit([row = ReluElements{format_of<T>, y.data, dy.data, dx.data, y.elements()}, &run = active_rows()] {
-    run_shared(run, row);
-  });
+  enqueue_rows<T, cuda::relu>(stream, "relu", ReluRow{format_of<T>, y.data, dy.data, dx.data, y.elements()});
 }
 
 template <Element T>

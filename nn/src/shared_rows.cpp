@@ -31,8 +31,16 @@ void* after(void* from, std::size_t elements, Format format) {
 // Returns the type of statistics, one for each row.
 Format arithmetic_of(Format format) { return format == Format::fp64 ? Format::fp64 : Format::fp32; }
 
-parallel::Shares shares_of_elements(std::size_t count) {
-  return {.count = count, .least = least_elements, .unit = line};
+// `pointers`: members of the row.
+template <typename Row, typename... Pointers>
+void run_elements(void (*run)(const Row&), const Row& row, Pointers... pointers) {
+  parallel::in_shares({.count = row.count, .least = least_elements, .unit = line},
+                      [&](std::size_t begin, std::size_t end, std::size_t) {
+                        Row share = row;
+                        ((share.*pointers = after(row.*pointers, begin, row.format)), ...);
+                        share.count = end - begin;
+                        run(share);
+                      });
 }
 
 }  // namespace
@@ -45,34 +53,16 @@ parallel::Shares shares_of_columns(std::size_t columns, std::size_t rows) {
   return {.count = columns, .least = least_elements / std::max<std::size_t>(1, rows) + 1, .unit = line};
 }
 
-void run_shared(const RowTable& run, const ReluElements& row) {
-  parallel::in_shares(shares_of_elements(row.count), [&](std::size_t begin, std::size_t end, std::size_t) {
-    run.relu({.format = row.format,
-              .x = after(row.x, begin, row.format),
-              .dy = after(row.dy, begin, row.format),
-              .to = after(row.to, begin, row.format),
-              .count = end - begin});
-  });
+void run_shared(const RowTable& run, const ReluRow& row) {
+  run_elements(run.relu, row, &ReluRow::y, &ReluRow::dy, &ReluRow::to);
 }
 
 void run_shared(const RowTable& run, const GeluRow& row) {
-  parallel::in_shares(shares_of_elements(row.count), [&](std::size_t begin, std::size_t end, std::size_t) {
-    run.gelu({.format = row.format,
-              .x = after(row.x, begin, row.format),
-              .dy = after(row.dy, begin, row.format),
-              .to = after(row.to, begin, row.format),
-              .count = end - begin});
-  });
+  run_elements(run.gelu, row, &GeluRow::x, &GeluRow::dy, &GeluRow::to);
 }
 
 void run_shared(const RowTable& run, const AddRow& row) {
-  parallel::in_shares(shares_of_elements(row.count), [&](std::size_t begin, std::size_t end, std::size_t) {
-    run.add({.format = row.format,
-             .a = after(row.a, begin, row.format),
-             .b = after(row.b, begin, row.format),
-             .y = after(row.y, begin, row.format),
-             .count = end - begin});
-  });
+  run_elements(run.add, row, &AddRow::a, &AddRow::b, &AddRow::y);
 }
 
 void run_shared(const RowTable& run, const SumRows& rows) {

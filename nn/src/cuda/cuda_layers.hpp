@@ -35,15 +35,6 @@ void copy_chunks(void* native, const ChunkCopy& a);
 void gelu(void* native, const GeluRow& a);
 void add(void* native, const AddRow& a);
 void dropout(void* native, const DropoutRows& a);
-
-// to = max(y, 0), or with dy: dy where y is above 0. A NaN in y counts as above.
-struct ReluRow {
-  Format format;
-  const void* y;
-  const void* dy;  // null: forward
-  void* to;        // may be either
-  std::size_t count;
-};
 void relu(void* native, const ReluRow& a);
 
 // Each row of y becomes `row`, or zeros without one.

@@ -20,20 +20,20 @@ template <typename V, typename Real>
 }
 
 template <typename Set, Format format>
-void relu_of(const ReluElements& a) {
+void relu_of(const ReluRow& a) {
   for (std::size_t at = 0; at < a.count; at += lane_count) {
     const std::size_t n = a.count - at;
-    const auto x = read<Set, format>(a.x, at, n);
+    const auto y = read<Set, format>(a.y, at, n);
     if (a.dy == nullptr) {
-      write<Set, format>(a.to, at, n, rectified(x, Real<format>{}));
+      write<Set, format>(a.to, at, n, rectified(y, Real<format>{}));
     } else {
-      write<Set, format>(a.to, at, n, let_through(x, read<Set, format>(a.dy, at, n), Real<format>{}));
+      write<Set, format>(a.to, at, n, let_through(y, read<Set, format>(a.dy, at, n), Real<format>{}));
     }
   }
 }
 
 template <typename Set>
-void relu_lanes(const ReluElements& a) {
+void relu_lanes(const ReluRow& a) {
   by_format(a.format, [&]<Format format>() { relu_of<Set, format>(a); });
 }
 

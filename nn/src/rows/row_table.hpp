@@ -116,11 +116,11 @@ struct PanelRows {
   const void* factors;  // [rows], in the type that is read (of store: of arithmetic), multiply each row; null: 1
 };
 
-// to = max(x, 0), or with dy, x being what the rectifier gave: dy where x is above 0, else 0. A NaN of x stays one, and
+// to = max(y, 0), or with dy, y being what the rectifier gave: dy where y is above 0, else 0. A NaN of y stays one, and
 // lets dy pass.
-struct ReluElements {
+struct ReluRow {
   Format format;
-  const void* x;
+  const void* y;
   const void* dy;  // null: forward
   void* to;        // may be either
   std::size_t count;
@@ -156,7 +156,7 @@ struct SoftmaxScaled {
 };
 
 struct RowTable {
-  void (*relu)(const ReluElements&);
+  void (*relu)(const ReluRow&);
   void (*gelu)(const GeluRow&);
   void (*softmax_sum)(const SoftmaxSum&);
   void (*softmax_scaled)(const SoftmaxScaled&);
