@@ -44,6 +44,13 @@ class Parts {
   std::size_t used_ = 0;
 };
 
+// Queries first, … first + rows - 1 of a sequence; they look at `keys` keys.
+struct Block {
+  std::size_t first;
+  std::size_t rows;
+  std::size_t keys;
+};
+
 // Scratch memory of both passes. Panels are for bf16 and fp16 alone.
 template <typename T>
 struct Rooms {
@@ -51,6 +58,7 @@ struct Rooms {
 
   Rooms(const AttentionShape& shape, Parts<Real>& parts)
       : rows(std::min(block_rows, shape.sequence)),
+        head_dim(shape.head_dim),
         stride(round_up(shape.sequence, 16)),
         scores(parts.take(rows * stride)),
         factors(reinterpret_cast<float*>(parts.take(round_up(shape.sequence, 64)))),
@@ -60,7 +68,19 @@ struct Rooms {
 
   static Real* panel(Parts<Real>& parts, std::size_t count) { return has_panels<T> ? parts.take(count) : nullptr; }
 
+  // to [rows, keys] = of · keysᵀ
+  void multiply_with_keys(const Block& block, Panel<const Real> of, Panel<const Real> keys, Real* to) const {
+    gemm<Real>({.a = {of.data, false, of.stride},
+                .b = {keys.data, true, keys.stride},
+                .c = to,
+                .m = block.rows,
+                .n = block.keys,
+                .k = head_dim,
+                .c_stride = stride});
+  }
+
   std::size_t rows;
+  std::size_t head_dim;
   std::size_t stride;  // of scores
   Real* scores;        // [rows, stride]
   float* factors;      // [a sequence, rounded up to 64]
@@ -129,13 +149,6 @@ struct Head {
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(shape.head_dim)); }
 };
 
-// Queries first, … first + rows - 1 of a sequence; they look at `keys` keys.
-struct Block {
-  std::size_t first;
-  std::size_t rows;
-  std::size_t keys;
-};
-
 template <typename Body>
 void for_each_block(std::size_t first, const AttentionShape& shape, Body body) {
   for (; first < shape.sequence; first += block_rows) {
@@ -190,7 +203,8 @@ class ForwardPass {
     const Panel<const Real> k = load_panel(run_, head.of_qkv(of_.qkv, 1, 0, all), rooms_.k);
     const Panel<const Real> v = load_panel(run_, head.of_qkv(of_.qkv, 2, 0, all), rooms_.v);
     for_each_block(all - queries(), of_.shape, [&](const Block& block) {
-      multiply_with_keys(head, block, k);
+      const Panel<const Real> q = load_panel(run_, head.of_qkv(of_.qkv, 0, block.first, block.rows), rooms_.q);
+      rooms_.multiply_with_keys(block, q, k, rooms_.scores);
       softmax(head, block);
       multiply_with_values(head, block, v);
     });
@@ -198,17 +212,6 @@ class ForwardPass {
 
  private:
   std::size_t queries() const { return of_.queries == 0 ? of_.shape.sequence : of_.queries; }
-
-  void multiply_with_keys(const Head& head, const Block& block, Panel<const Real> k) {
-    const Panel<const Real> q = load_panel(run_, head.of_qkv(of_.qkv, 0, block.first, block.rows), rooms_.q);
-    gemm<Real>({.a = {q.data, false, q.stride},
-                .b = {k.data, true, k.stride},
-                .c = rooms_.scores,
-                .m = block.rows,
-                .n = block.keys,
-                .k = of_.shape.head_dim,
-                .c_stride = rooms_.stride});
-  }
 
   void softmax(const Head& head, const Block& block) {
     const DropoutMask mask = mask_of(mask_, head, block);
@@ -274,8 +277,8 @@ class BackwardPass {
     const Panel<const Real> q = load_panel(run_, head.of_qkv(of_.qkv, 0, block.first, block.rows), rooms_.q);
     const Panel<const Real> dout =
         load_panel(run_, head.of_out(of_.dout, of_.shape.sequence, block.first, block.rows), rooms_.dout);
-    multiply_with_keys(block, q, kv.k, rooms_.scores);
-    multiply_with_keys(block, dout, kv.v, rooms_.gradients);
+    rooms_.multiply_with_keys(block, q, kv.k, rooms_.scores);
+    rooms_.multiply_with_keys(block, dout, kv.v, rooms_.gradients);
     softmax_gradient(head, block);
     const Columns<T> target = head.of_qkv(of_.dqkv, 0, block.first, block.rows);
     const Panel<Real> dq = panel_for(target, rooms_.dq);
@@ -289,17 +292,6 @@ class BackwardPass {
     if (has_panels<T>) store_panel(run_, dq, target, nullptr);
     add_for_keys(block, rooms_.gradients, q, kv.dk);
     add_for_keys(block, rooms_.scores, dout, kv.dv);
-  }
-
-  // to [rows, keys] = rows · keysᵀ
-  void multiply_with_keys(const Block& block, Panel<const Real> rows, Panel<const Real> keys, Real* to) {
-    gemm<Real>({.a = {rows.data, false, rows.stride},
-                .b = {keys.data, true, keys.stride},
-                .c = to,
-                .m = block.rows,
-                .n = block.keys,
-                .k = of_.shape.head_dim,
-                .c_stride = rooms_.stride});
   }
 
   // sums [keys, head_dim] += ofᵀ · rows
