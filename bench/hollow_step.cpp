@@ -65,18 +65,12 @@ void run(Options options) {
 int main(int argc, char** argv) {
   Options options;
   tessera::trainer::CommandLine line("What the ranks of a job hold after a step, planned and measured.", "");
-  std::vector<tessera::trainer::Choice> strategies, precisions;
-  for (const Strategy strategy : all_strategies) {
-    strategies.push_back({std::string(to_string(strategy)), [&, strategy] { options.sharding.strategy = strategy; }});
-  }
-  for (const auto& [name, precision] :
-       {std::pair{"fp32", fp32_precision}, {"bf16", bf16_mixed}, {"fp16", fp16_mixed}}) {
-    precisions.push_back({name, [&, precision = precision] { options.sharding.precision = precision; }});
-  }
   line.text("--model", options.model, "A GPT-2 or a Llama by name");
   line.path("--units", options.units, "A model of your own, as tessera plan takes it");
-  line.choice("--strategy", strategies, "what each rank keeps whole");
-  line.choice("--precision", precisions, "of parameters and gradients");
+  bench::add_strategy(line, options.sharding.strategy, all_strategies);
+  line.choice<Precision>("--precision", options.sharding.precision,
+                         {{"fp32", fp32_precision}, {"bf16", bf16_mixed}, {"fp16", fp16_mixed}},
+                         "of parameters and gradients");
   line.whole("--world", options.ranks, {1, std::size_t{1} << 20}, "ranks");
   line.flag("--one-is-real", options.one_is_real, "runs one rank; the others are imagined");
   line.whole("--replicas", options.sharding.replicas, {1, std::size_t{1} << 20}, "of ranks / replicas each");

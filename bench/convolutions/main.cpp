@@ -135,11 +135,9 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   tessera::trainer::CommandLine line("Convolutions of the networks of train_vision.", "");
-  line.choice("--precision",
-              {{"fp32", [&] { options.precision = fp32_precision; }},
-               {"bf16", [&] { options.precision = bf16_mixed; }},
-               {"fp16", [&] { options.precision = fp16_mixed; }}},
-              "of images and weights; sums are fp32");
+  line.choice<Precision>("--precision", options.precision,
+                         {{"fp32", fp32_precision}, {"bf16", bf16_mixed}, {"fp16", fp16_mixed}},
+                         "of images and weights; sums are fp32");
   line.whole("--threads", options.threads, {1, 256}, "of each convolution");
   line.whole("--rounds", options.rounds, {1, 10000}, "of which the median counts");
   line.flag("--tiny", options.tiny, "a convolution that takes no time");

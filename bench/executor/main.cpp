@@ -82,12 +82,8 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   tessera::trainer::CommandLine line("Host time of the executor.", "");
-  std::vector<tessera::trainer::Choice> strategies;
-  for (const Strategy strategy : flat_strategies) {
-    strategies.push_back({std::string(to_string(strategy)), [&options, strategy] { options.strategy = strategy; }});
-  }
   line.whole("--units", options.units, {1, 10000}, "of the model");
   line.whole("--steps", options.steps, {1, 100000}, "that are timed");
-  line.choice("--strategy", strategies, "what each rank keeps whole");
+  bench::add_strategy(line, options.strategy, flat_strategies);
   return bench::run_bench(line, argc, argv, [&] { run(options); });
 }

@@ -172,11 +172,9 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   tessera::trainer::CommandLine line("Matrix products of the trainers, beside those of libraries.", "");
-  line.choice("--precision",
-              {{"fp32", [&] { options.precision = fp32_precision; }},
-               {"bf16", [&] { options.precision = bf16_mixed; }},
-               {"fp16", [&] { options.precision = fp16_mixed; }}},
-              "of all matrices; sums are fp32");
+  line.choice<Precision>("--precision", options.precision,
+                         {{"fp32", fp32_precision}, {"bf16", bf16_mixed}, {"fp16", fp16_mixed}},
+                         "of all matrices; sums are fp32");
   line.whole("--threads", options.threads, {1, 256}, "of each product");
   line.whole("--rounds", options.rounds, {1, 10000}, "of which the median counts");
   line.flag("--tiny", options.tiny, "a shape that takes no time");

@@ -33,15 +33,10 @@ struct Options {
 
 void add_options(tessera::trainer::CommandLine& line, Options& options) {
   StepOptions& step = options.step;
-  std::vector<tessera::trainer::Choice> strategies;
-  for (const tessera::Strategy strategy : tessera::flat_strategies) {
-    strategies.push_back({std::string(to_string(strategy)), [&step, strategy] { step.strategy = strategy; }});
-  }
-  line.choice("--strategy", strategies, "what each rank keeps whole");
-  line.choice("--precision",
-              {{"fp32", [&step] { step.precision = tessera::fp32_precision; }},
-               {"bf16", [&step] { step.precision = tessera::bf16_mixed; }}},
-              "of parameters, gradients and activations");
+  add_strategy(line, step.strategy, tessera::flat_strategies);
+  line.choice<tessera::Precision>("--precision", step.precision,
+                                  {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}},
+                                  "of parameters, gradients and activations");
   line.whole("--ranks", step.ranks, {1, 64}, "ranks that train");
   line.whole("--threads", step.threads, {1, 256}, "of each rank");
   line.whole("--steps", step.steps, {1, 10000}, "steps that are timed");

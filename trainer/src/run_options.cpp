@@ -629,19 +629,16 @@ std::string_view to_string(OptimizerKind kind) {
 }
 
 void add_device_options(CommandLine& line, RunOptions& options) {
-  line.choice("--device",
-              {{"auto", [&] { options.device = DeviceChoice::automatic; }},
-               {"cpu", [&] { options.device = DeviceChoice::cpu; }},
-               {"cuda", [&] { options.device = DeviceChoice::cuda; }}},
-              "Where ranks compute; several may share a CUDA device [auto: on CUDA devices where there are any]");
-  line.choice("--backend",
-              {{"auto", [&] { options.backend = BackendChoice::automatic; }},
-               {"nccl", [&] { options.backend = BackendChoice::nccl; }}},
-              "How ranks that are threads exchange data [auto: they read each other's memory]; nccl: by NVIDIA's "
-              "library, which TESSERA_NCCL names in the environment");
-  line.choice(
-      "--sums",
-      {{"ranked", [&] { options.sums = SumChoice::ranked; }}, {"fast", [&] { options.sums = SumChoice::fast; }}},
+  line.choice<DeviceChoice>(
+      "--device", options.device,
+      {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}},
+      "Where ranks compute; several may share a CUDA device [auto: on CUDA devices where there are any]");
+  line.choice<BackendChoice>(
+      "--backend", options.backend, {{"auto", BackendChoice::automatic}, {"nccl", BackendChoice::nccl}},
+      "How ranks that are threads exchange data [auto: they read each other's memory]; nccl: by NVIDIA's "
+      "library, which TESSERA_NCCL names in the environment");
+  line.choice<SumChoice>(
+      "--sums", options.sums, {{"ranked", SumChoice::ranked}, {"fast", SumChoice::fast}},
       "With NCCL: gradients are summed in fp32 in rank order [ranked], or by NCCL in the type in which they "
       "travel and in an order of its own");
 }
