@@ -14,15 +14,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tessera/base/error.hpp"
+#include "vision/src/images/image_files.hpp"
 
 namespace tessera::vision {
 
 namespace {
-
-[[noreturn]] void refuse_image(const std::string& path, const std::string& why) {
-  throw DataError(fmt::format("{}: {}", path, why));
-}
 
 // Where a picture goes, and what is said of it.
 struct Target {
@@ -32,9 +28,9 @@ struct Target {
 };
 
 void resize(const Target& to, std::size_t height, std::size_t width) {
-  if (height == 0 || width == 0) refuse_image(to.path, "is an image without pixels");
+  if (height == 0 || width == 0) refuse_file(to.path, "is an image without pixels");
   if (height > to.most / width) {
-    refuse_image(to.path, fmt::format("has {} x {} pixels: more than {} are refused", height, width, to.most));
+    refuse_file(to.path, fmt::format("has {} x {} pixels: more than {} are refused", height, width, to.most));
   }
   to.picture.height = height;
   to.picture.width = width;
@@ -127,11 +123,11 @@ class Jpeg {
 void decode_jpeg(std::span<const std::uint8_t> content, const Target& to) {
   Jpeg jpeg;
   if (!jpeg.begin(content.data(), content.size()))
-    refuse_image(to.path, fmt::format("is no whole JPEG: {}", jpeg.words()));
+    refuse_file(to.path, fmt::format("is no whole JPEG: {}", jpeg.words()));
   resize(to, jpeg.height(), jpeg.width());
   std::vector<std::uint8_t> line(jpeg.has_four_inks() ? 4 * jpeg.width() : 0);
   if (!jpeg.read(line.data(), to.picture.pixels.data())) {
-    refuse_image(to.path, fmt::format("is a damaged JPEG: {}", jpeg.words()));
+    refuse_file(to.path, fmt::format("is a damaged JPEG: {}", jpeg.words()));
   }
 }
 
@@ -144,7 +140,7 @@ void decode_png(std::span<const std::uint8_t> content, const Target& to) {
   const auto fail = [&](const char* what) {
     const std::string words = image.message;
     png_image_free(&image);
-    refuse_image(to.path, fmt::format("is {} PNG: {}", what, words));
+    refuse_file(to.path, fmt::format("is {} PNG: {}", what, words));
   };
   if (png_image_begin_read_from_memory(&image, content.data(), content.size()) == 0) fail("no whole");
   try {
@@ -171,7 +167,7 @@ void decode(std::span<const std::uint8_t> content, const std::string& path, Pict
   const Target to{picture, path, most};
   if (begins_with(content, {0xff, 0xd8, 0xff})) return decode_jpeg(content, to);
   if (begins_with(content, {0x89, 'P', 'N', 'G'})) return decode_png(content, to);
-  refuse_image(path, content.empty() ? "is empty" : "is neither a JPEG nor a PNG file");
+  refuse_file(path, content.empty() ? "is empty" : "is neither a JPEG nor a PNG file");
 }
 
 }  // namespace tessera::vision

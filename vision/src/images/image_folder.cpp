@@ -13,6 +13,7 @@
 #include "tessera/base/error.hpp"
 #include "tessera/data/open_file.hpp"
 #include "vision/src/images/image_decoder.hpp"
+#include "vision/src/images/image_files.hpp"
 #include "vision/src/images/image_scaling.hpp"
 
 namespace tessera::vision {
@@ -29,10 +30,6 @@ struct ImageFolder::Entry {
 
 namespace {
 
-[[noreturn]] void refuse_folder(const fs::path& path, const std::string& why) {
-  throw DataError(fmt::format("{}: {}", path.string(), why));
-}
-
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 bool is_image(const fs::path& path) {
@@ -48,7 +45,7 @@ std::vector<fs::path> contents(const fs::path& directory) {
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     if (!is_hidden(entry->path())) paths.push_back(entry->path());
   }
-  if (error) refuse_folder(directory, "cannot be listed: " + error.message());
+  if (error) refuse_file(directory, "cannot be listed: " + error.message());
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -58,7 +55,7 @@ std::vector<std::string> folder_names(const fs::path& directory) {
   for (const fs::path& path : contents(directory)) {
     if (fs::is_directory(data::examined(path))) names.push_back(path.filename().string());
   }
-  if (names.empty()) refuse_folder(directory, "has no folders: images are looked for in one folder for each class");
+  if (names.empty()) refuse_file(directory, "has no folders: images are looked for in one folder for each class");
   return names;
 }
 
@@ -69,25 +66,24 @@ ImageFolder::~ImageFolder() = default;
 ImageFolder::ImageFolder(const fs::path& directory, ImageFolderOptions options) : options_(std::move(options)) {
   require_decoder();
   if (options_.height == 0 || options_.width == 0) throw UsageError("ImageFolder: images must have pixels");
-  if (!fs::is_directory(data::examined(directory))) refuse_folder(directory, "is no directory");
+  if (!fs::is_directory(data::examined(directory))) refuse_file(directory, "is no directory");
   const std::vector<std::string> names = folder_names(directory);
   if (options_.classes.empty()) options_.classes = names;
   for (const std::string& name : names) {
     const auto known = std::find(options_.classes.begin(), options_.classes.end(), name);
     if (known == options_.classes.end()) {
-      refuse_folder(directory / name, "is a class that is not among those that are trained");
+      refuse_file(directory / name, "is a class that is not among those that are trained");
     }
     const std::size_t before = entries_.size();
     for (const fs::path& path : contents(directory / name)) {
-      if (!is_image(path))
-        refuse_folder(path, "ends in none of .jpg, .jpeg and .png; take it out of the class's folder");
+      if (!is_image(path)) refuse_file(path, "ends in none of .jpg, .jpeg and .png; take it out of the class's folder");
       std::error_code error;
       const Entry entry{path, static_cast<std::int32_t>(known - options_.classes.begin()), fs::file_size(path, error),
                         fs::last_write_time(path, error)};
-      if (error) refuse_folder(path, "cannot be read: " + error.message());
+      if (error) refuse_file(path, "cannot be read: " + error.message());
       entries_.push_back(entry);
     }
-    if (entries_.size() == before) refuse_folder(directory / name, "is a class without images");
+    if (entries_.size() == before) refuse_file(directory / name, "is a class without images");
   }
 }
 
@@ -105,8 +101,8 @@ void ImageFolder::read_image(std::size_t index, std::span<std::uint8_t> pixels, 
   const std::string content = data::read_whole_file(entry.path, "an image");
   std::error_code error;
   if (content.size() != entry.size || fs::last_write_time(entry.path, error) != entry.time || error) {
-    refuse_folder(entry.path, fmt::format("has changed since the folder was listed: it had {} bytes then, and has {}",
-                                          entry.size, content.size()));
+    refuse_file(entry.path, fmt::format("has changed since the folder was listed: it had {} bytes then, and has {}",
+                                        entry.size, content.size()));
   }
   thread_local Picture picture;  // keeps its memory for the next image
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(content.data());
