@@ -23,12 +23,8 @@ def models(quick):
     mlp = {"--hidden": 256, "--depth": 2, "--batch": 8} if quick else {"--hidden": 2048, "--depth": 6, "--batch": 64}
     gpt = {"--layers": 1, "--dim": 64, "--heads": 2, "--seq": 32, "--batch": 2} if quick else {
         "--layers": 6, "--dim": 384, "--heads": 6, "--seq": 128, "--batch": 8}
-    return {"mlp": ["trainer/mlp/train_mlp", "--data", "synthetic", *words(mlp)],
-            "gpt": ["trainer/gpt/train_gpt", "--sample", 0, *words(gpt)]}
-
-
-def words(options):
-    return [word for option in options.items() for word in option]
+    return {"mlp": ["trainer/mlp/train_mlp", "--data", "synthetic", *turns.words(mlp)],
+            "gpt": ["trainer/gpt/train_gpt", "--sample", 0, *turns.words(gpt)]}
 
 
 def measure(build, folder, model, way, steps):

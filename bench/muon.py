@@ -21,12 +21,8 @@ MESHES = [(1, "fsdp"), (2, "ddp"), (2, "zero2"), (2, "fsdp")]
 WARM_UP = 3  # steps at the beginning that do not count
 
 
-def words(options):
-    return [word for option in options.items() for word in option]
-
-
 def model(quick):
-    return words({"--layers": 1, "--dim": 64, "--heads": 2, "--seq": 32, "--batch": 2} if quick else {
+    return turns.words({"--layers": 1, "--dim": 64, "--heads": 2, "--seq": 32, "--batch": 2} if quick else {
         "--layers": 4, "--dim": 384, "--heads": 6, "--seq": 128, "--batch": 8})
 
 
@@ -68,7 +64,7 @@ def costs(given, folder):
 def beside(given, folder):
     def measure(case):
         width, threads = case
-        shape = words({"--layers": 1 if given.quick else 4, "--dim": width, "--heads": width // 32, "--seq": 32, "--batch": 1})
+        shape = turns.words({"--layers": 1 if given.quick else 4, "--dim": width, "--heads": width // 32, "--seq": 32, "--batch": 1})
         return tuple(update_times(build, folder, "muon", 1, "fsdp", given.quick, threads, shape, min, 40 if width < 200 else 10)[1]
                      for build in (given.build, given.beside))
 

@@ -63,6 +63,11 @@ def in_turns(rounds, cases, measure, minutes=float("inf")):
     return {case: results for case, results in found.items() if results}
 
 
+def words(options):
+    """A command's words, from options and their values."""
+    return [word for option in options.items() for word in option]
+
+
 def medians(rounds):
     """Of tuples, one of each round, the median at each place."""
     return tuple(statistics.median(values) for values in zip(*rounds))
