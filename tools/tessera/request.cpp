@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -203,10 +202,8 @@ std::vector<std::size_t> widths(const std::string& name, const std::string& text
 }
 
 double parameter_number(const std::string& name, const std::string& text) {
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (is_number && value >= 1.0 && value <= most_parameters) return value;
+  const std::optional<double> value = tessera::trainer::number_in<double>(text);
+  if (value && *value >= 1.0 && *value <= most_parameters) return *value;
   throw OptionError(
       fmt::format("{} takes a number from 1 to {:g}, as in 7.5e9, not \"{}\"", name, most_parameters, text));
 }

@@ -15,8 +15,6 @@
 
 namespace tessera::trainer {
 
-namespace {
-
 template <typename Number>
 std::optional<Number> number_in(std::string_view text) {
   Number value{};
@@ -24,6 +22,10 @@ std::optional<Number> number_in(std::string_view text) {
   const bool whole_text = error == std::errc() && end == text.data() + text.size();
   return whole_text ? std::optional(value) : std::nullopt;
 }
+template std::optional<std::uint64_t> number_in(std::string_view);
+template std::optional<double> number_in(std::string_view);
+
+namespace {
 
 double real_number(const std::string& name, const std::string& text, RealLimits limits) {
   const std::optional<double> value = number_in<double>(text);

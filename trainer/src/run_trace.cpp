@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 namespace tessera::trainer {
@@ -13,17 +12,11 @@ namespace {
 
 constexpr std::size_t most_traced_steps = 1000;  // a model of 100 units takes 2 MB for 100 of them
 
-std::optional<std::size_t> whole_number(std::string_view text) {
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 TracedSteps parse(const std::string& text) {
   const std::size_t dash = text.find('-');
-  const auto first = whole_number(std::string_view(text).substr(0, dash));
-  const auto last = dash == std::string::npos ? std::nullopt : whole_number(std::string_view(text).substr(dash + 1));
+  const auto first = number_in<std::uint64_t>(std::string_view(text).substr(0, dash));
+  const auto last =
+      dash == std::string::npos ? std::nullopt : number_in<std::uint64_t>(std::string_view(text).substr(dash + 1));
   if (!first || !last) {
     throw OptionError(fmt::format("--trace-steps takes the first and the last step, 3-5, and not \"{}\"", text));
   }

@@ -41,6 +41,10 @@ struct RealLimits {
   double most;
 };
 
+// The number that the whole text is: a std::uint64_t or a double.
+template <typename Number>
+std::optional<Number> number_in(std::string_view text);
+
 // Digits alone, within the limits. Throws OptionError otherwise.
 std::size_t whole_number(const std::string& name, std::string_view text, WholeLimits limits);
 
