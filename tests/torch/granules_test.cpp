@@ -18,13 +18,7 @@ using tessera::World;
 
 constexpr std::size_t granules = 6;
 
-struct Dropping : networks::Network {
-  Dropping() {
-    first = register_module("first", nn::Linear(7, 13));
-    for (int i = 0; i < 3; ++i) blocks->push_back(nn::Linear(13, 13));
-    register_module("blocks", blocks);
-    last = register_module("last", nn::Linear(13, 3));
-  }
+struct Dropping : networks::Perceptron {
   torch::Tensor forward(const torch::Tensor& input) override {
     torch::Tensor x = first(input);
     for (const auto& block : *blocks) {
@@ -36,8 +30,6 @@ struct Dropping : networks::Network {
     return last(torch::dropout(x + 0.1 * torch::randn_like(x), 0.2, is_training()));
   }
   bool checkpoints = false;
-  nn::Linear first{nullptr}, last{nullptr};
-  nn::ModuleList blocks;
 };
 
 struct Normed : networks::Network {
