@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "options.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/trainer/start.hpp"
+#include "text.hpp"
 #include "trace/trace_file.hpp"
 
 namespace tools {
@@ -53,13 +53,6 @@ Machine measured(const Request& request) {
   return machine;
 }
 
-void write(const Machine& machine, const std::filesystem::path& path) {
-  std::ofstream file(path, std::ios::binary);
-  file << json_of(machine).dump(std::size_t{2}) << "\n";
-  file.close();
-  if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path.string()));
-}
-
 }  // namespace calibrate_command
 
 void run_calibrate(std::vector<std::string> arguments) {
@@ -90,7 +83,7 @@ void run_calibrate(std::vector<std::string> arguments) {
   }
   tessera::trainer::require_writable(request.file);
   const Machine machine = measured(request);
-  write(machine, request.file);
+  write_file(request.file, object_text(json_of(machine)));
   fmt::print("{}: {}\n", request.file.string(), machine.about);
 }
 

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <fstream>
+
+#include "tessera/base/error.hpp"
 
 namespace tools {
 
@@ -76,6 +79,13 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 std::string object_text(const Json& object) { return object.dump(std::size_t{2}) + "\n"; }
 
 void print_object(const Json& object) { fmt::print("{}", object_text(object)); }
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path.string()));
+}
 
 void print_answer(bool json, const std::function<std::string()>& object, const std::function<std::string()>& text) {
   fmt::print("{}", json ? object() : text());

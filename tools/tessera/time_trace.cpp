@@ -2,10 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "stage_times.hpp"
-#include "tessera/base/error.hpp"
+#include "text.hpp"
 #include "time_report.hpp"
 
 namespace tools {
@@ -97,20 +96,15 @@ double first_of(const plan::Simulation& simulation, double begin) {
   return begin + first;
 }
 
-void write(const Json& document, const std::string& path) {
-  std::ofstream file(path, std::ios::binary);
-  file << document.dump() << "\n";
-  file.close();
-  if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path));
-}
-
 }  // namespace
 
 void write_timeline(const TimeReport& report, const TimeSetting& time, const std::string& path) {
   const plan::Simulation& simulation = report.simulation;
   Timeline timeline(first_of(simulation, 0));
   timeline.add(report.plan, simulation.ranks, 0);
-  write(timeline.document(report.plan, report.plan.micro_batches(0), simulation.window_steps, time.machine.name), path);
+  const Json document =
+      timeline.document(report.plan, report.plan.micro_batches(0), simulation.window_steps, time.machine.name);
+  write_file(path, document.dump() + "\n");
 }
 
 void write_timeline(const StageTimes& times, const TimeSetting& time, const std::string& path) {
@@ -120,9 +114,9 @@ void write_timeline(const StageTimes& times, const TimeSetting& time, const std:
   for (std::size_t stage = 0; stage < times.stages.size(); ++stage) {
     timeline.add(times.roles[stage].plan, times.stages[stage].ranks, times.stages[stage].begin);
   }
-  write(timeline.document(times.roles.front().plan, times.micro_batches, times.stages.front().window_steps,
-                          time.machine.name),
-        path);
+  const Json document = timeline.document(times.roles.front().plan, times.micro_batches,
+                                          times.stages.front().window_steps, time.machine.name);
+  write_file(path, document.dump() + "\n");
 }
 
 }  // namespace tools
