@@ -113,8 +113,7 @@ void measure_all(const Form& form, std::size_t units, const Ranks& ranks, int ru
   const plan::PlanOptions options{.ranks = ranks.all, .replicas = ranks.replicas};
   plan::CompileInput input{std::move(model.units), form.programs(units), options, {"m", "v"}};
   for (const Strategy strategy : all_strategies) {
-    const bool is_hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
-    if (ranks.replicas == 1 && is_hybrid) continue;
+    if (ranks.replicas == 1 && is_hybrid(strategy)) continue;
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       for (const std::size_t micro_batches : {1u, 4u}) {
         input.options.strategy = strategy;

@@ -60,8 +60,7 @@ inline constexpr MeshOfRanks all_meshes[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {1,
 inline void for_each_mesh(const std::function<void(const PlanOptions&)>& body) {
   for (const MeshOfRanks& mesh : all_meshes) {
     for (const Strategy strategy : all_strategies) {
-      const bool is_hybrid = strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
-      if (mesh.replicas == 1 && is_hybrid) continue;  // is fsdp
+      if (mesh.replicas == 1 && is_hybrid(strategy)) continue;  // is fsdp
       PlanOptions options;
       options.strategy = strategy;
       options.ranks = mesh.replicas * mesh.ranks_of_replica;

@@ -65,8 +65,6 @@ class Search {
   }
 
  private:
-  static bool is_hybrid(Strategy strategy) { return strategy == Strategy::hsdp || strategy == Strategy::hfsdp; }
-
   // With the replicas that were given, or one.
   std::vector<Strategy> strategies() const {
     const plan::PlanOptions& options = question_.setting.options;

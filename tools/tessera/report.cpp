@@ -225,8 +225,7 @@ std::string verdict(const plan::Verification& verification) {
 namespace {
 
 std::string mesh_note(const plan::PlanOptions& options) {
-  const bool is_hybrid = options.strategy == tessera::Strategy::hsdp || options.strategy == tessera::Strategy::hfsdp;
-  if (!is_hybrid || options.replicas > 1) return "";
+  if (!is_hybrid(options.strategy) || options.replicas > 1) return "";
   return fmt::format("note: with one replica {} is fsdp; --replicas makes several\n", to_string(options.strategy));
 }
 

@@ -554,7 +554,7 @@ void check_meshes(const CommandLine& line, const PlanRequest& request) {
               {"--replicas", "--granules", "--outer-every", "--accumulate-mode", "--offload", "--offload-to",
                "--host-memory", "--profile", "--slow", "--draw"});
   const Strategy strategy = request.setting.options.strategy;
-  if (strategy == Strategy::hsdp || strategy == Strategy::hfsdp) {
+  if (is_hybrid(strategy)) {
     throw OptionError(
         fmt::format("--meshes tries one replica, with which {} is fsdp: take --strategy fsdp, or --fit "
                     "without --meshes",

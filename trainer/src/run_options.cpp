@@ -352,8 +352,7 @@ void check_granules(const CommandLine& line, RunOptions& options) {
 }
 
 void note_sharding(const CommandLine& line, RunOptions& options) {
-  const bool is_hybrid = options.strategy == Strategy::hsdp || options.strategy == Strategy::hfsdp;
-  if (is_hybrid && options.replicas == 1) {
+  if (is_hybrid(options.strategy) && options.replicas == 1) {
     options.notes.push_back(
         fmt::format("with one replica {} is fsdp: --replicas makes several", to_string(options.strategy)));
   }
