@@ -275,17 +275,7 @@ void add_sharding_options(CommandLine& line, PlanRequest& request, tessera::DTyp
              "step]");
   line.whole("--outer-fragments", options.outer_fragments, {1, most_outer_steps},
              "Parts of the model that take turns in meeting");
-  line.choice<Strategy>(
-      "--strategy", options.strategy,
-      {{"ddp", Strategy::ddp},
-       {"zero1", Strategy::zero1},
-       {"zero2", Strategy::zero2},
-       {"fsdp", Strategy::fsdp},
-       {"hsdp", Strategy::hsdp},
-       {"hfsdp", Strategy::hfsdp}},
-      "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), "
-      "parameters (zero2), or nothing; each replica keeps the model once (hsdp), or all of it but the optimizer's "
-      "states, which all ranks share (hfsdp) [fsdp]");
+  tessera::trainer::add_strategy_option(line, options.strategy);
   line.choice<tessera::Precision>(
       "--precision", options.precision,
       {{"fp32", tessera::fp32_precision}, {"bf16", tessera::bf16_mixed}, {"fp16", tessera::fp16_mixed}},

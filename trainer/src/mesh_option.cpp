@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::trainer {
@@ -54,6 +55,15 @@ tessera::plan::MeshShape mesh_of(std::string_view text, tessera::AxisSet axes) {
 }
 
 }  // namespace
+
+void add_strategy_option(CommandLine& line, tessera::Strategy& strategy) {
+  std::vector<std::pair<std::string, tessera::Strategy>> strategies;
+  for (const tessera::Strategy& each : tessera::all_strategies) strategies.emplace_back(each.name, each);
+  line.choice("--strategy", strategy, strategies,
+              "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), parameters "
+              "(zero2), or nothing; each replica keeps the model once (hsdp), or all of it but the optimizer's states, "
+              "which all ranks share (hfsdp) [fsdp]");
+}
 
 void add_mesh_option(CommandLine& line, std::optional<tessera::plan::MeshShape>& mesh, tessera::AxisSet axes) {
   line.take({"--mesh", "AXIS=N,...",

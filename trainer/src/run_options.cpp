@@ -62,14 +62,7 @@ void add_job_options(CommandLine& line, RunOptions& options) {
 
 void add_sharding_options(CommandLine& line, RunOptions& options) {
   line.group("Sharding");
-  line.choice(
-      "--strategy",
-      {choose("ddp", options.strategy, Strategy::ddp), choose("zero1", options.strategy, Strategy::zero1),
-       choose("zero2", options.strategy, Strategy::zero2), choose("fsdp", options.strategy, Strategy::fsdp),
-       choose("hsdp", options.strategy, Strategy::hsdp), choose("hfsdp", options.strategy, Strategy::hfsdp)},
-      "What each rank keeps whole: all (ddp), parameters and sums of micro-batches (zero1), parameters (zero2), "
-      "or nothing; each replica keeps the model once (hsdp), or all of it but the optimizer's states, which all ranks "
-      "share (hfsdp) [fsdp]");
+  add_strategy_option(line, options.strategy);
   line.whole("--replicas", options.replicas, {1, most_replicas},
              "R of the mesh of R replicas by N/R of the N ranks, in their order, with any strategy: gradients are "
              "summed inside each replica, then across them. So it sets the order of sums, and changes last bits");

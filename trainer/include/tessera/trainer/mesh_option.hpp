@@ -1,5 +1,5 @@
-// --mesh: the ranks along named axes, and how micro-batches flow through its stages. The trainers and `tessera plan`
-// share it.
+// --strategy and --mesh: what ranks keep, along which axes they stand, and how micro-batches flow through stages. The
+// trainers and `tessera plan` share them.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,14 @@
 
 #include "tessera/plan/axes.hpp"
 #include "tessera/plan/schedule.hpp"
+#include "tessera/plan/strategy.hpp"
 #include "tessera/trainer/command_line.hpp"
 
 #pragma GCC visibility push(default)
 
 namespace tessera::trainer {
+
+void add_strategy_option(CommandLine& line, tessera::Strategy& strategy);
 
 // Adds --mesh AXIS=N,…, whose axes are some of `axes`. `mesh` must stay.
 void add_mesh_option(CommandLine& line, std::optional<tessera::plan::MeshShape>& mesh, tessera::AxisSet axes);
