@@ -281,20 +281,13 @@ std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape& shape) {
   return shape.slices > 1 ? std::make_unique<SpreadUnitOf<T>>(shape) : nullptr;
 }
 
-template std::unique_ptr<SpreadUnit<float>> make_spread(const GptShape&);
-template std::unique_ptr<SpreadUnit<tessera::bf16>> make_spread(const GptShape&);
-template std::unique_ptr<SpreadUnit<tessera::fp16>> make_spread(const GptShape&);
-
-template std::unique_ptr<EmbeddingUnit<float>> make_embedding(const GptShape&);
-template std::unique_ptr<HiddenUnit<float>> make_block(const GptShape&, std::size_t);
-template std::unique_ptr<HiddenUnit<float>> make_final(const GptShape&);
-
-template std::unique_ptr<EmbeddingUnit<tessera::bf16>> make_embedding(const GptShape&);
-template std::unique_ptr<HiddenUnit<tessera::bf16>> make_block(const GptShape&, std::size_t);
-template std::unique_ptr<HiddenUnit<tessera::bf16>> make_final(const GptShape&);
-
-template std::unique_ptr<EmbeddingUnit<tessera::fp16>> make_embedding(const GptShape&);
-template std::unique_ptr<HiddenUnit<tessera::fp16>> make_block(const GptShape&, std::size_t);
-template std::unique_ptr<HiddenUnit<tessera::fp16>> make_final(const GptShape&);
+#define MODELS_GPT_UNITS(T)                                                         \
+  template std::unique_ptr<EmbeddingUnit<T>> make_embedding(const GptShape&);       \
+  template std::unique_ptr<HiddenUnit<T>> make_block(const GptShape&, std::size_t); \
+  template std::unique_ptr<HiddenUnit<T>> make_final(const GptShape&);              \
+  template std::unique_ptr<SpreadUnit<T>> make_spread(const GptShape&);
+MODELS_GPT_UNITS(float)
+MODELS_GPT_UNITS(tessera::bf16)
+MODELS_GPT_UNITS(tessera::fp16)
 
 }  // namespace models
