@@ -40,7 +40,7 @@ def check_bits(program):
             if precision == "bf16" and number % 3 == 1:
                 options += ["--gather", "int8", "--wire", "int8"]
             reference = bitwise_runs.outcome(program, options, CLIP)
-            for offload in OFFLOADS[precision][number % 3::3] if REDUCED else OFFLOADS[precision]:
+            for offload in OFFLOADS[precision][number % 3::3] if trainer_runs.REDUCED else OFFLOADS[precision]:
                 parted = bitwise_runs.difference(reference, bitwise_runs.outcome(program, [*options, *offload], CLIP))
                 assert parted is None, f"{strategy} {precision} {optimizer} {offload}: {parted}"
                 runs += 1

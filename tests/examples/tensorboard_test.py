@@ -157,7 +157,7 @@ def check_errors(program, folder):
 
 def main():
     program = sys.argv[1]
-    assert crc32c(b"123456789") == 0xE3069283
+    assert trainer_runs.crc32c(b"123456789") == 0xE3069283
     for check in (check_run, check_resumed_run, check_errors):
         with tempfile.TemporaryDirectory() as folder:
             check(program, pathlib.Path(folder))
