@@ -321,7 +321,6 @@ void check_outer_steps(const CompileInput& input, const std::vector<std::size_t>
                   options.outer_fragments, options.outer_every, units, std::min(options.outer_every, units)));
 }
 
-// A rank that updates parameters keeps them and their gradients, and what it keeps is one run of shards.
 // Whether, of some axes, those over which something is sharded lie inside all others.
 bool is_one_run(const MeshShape& mesh, AxisSet over, AxisSet axes) {
   bool ends = false, result = true;
@@ -333,6 +332,7 @@ bool is_one_run(const MeshShape& mesh, AxisSet over, AxisSet axes) {
   return result;
 }
 
+// A rank that updates parameters keeps them and their gradients, and what it keeps is one run of shards.
 void check_sharding(const PlanOptions& options) {
   const Sharding kept = sharding_of(options);
   const MeshShape mesh = mesh_of(options);

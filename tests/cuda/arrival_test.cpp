@@ -1,14 +1,18 @@
-// Batches on their way to a device whose copies are slow: what waits for what between the host, the copy and the work
-// that reads it.
+// Copies to a device and from it that are slow: what waits for what between the host, the copy and the work that reads
+// it.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "device_data.hpp"
+#include "echo.hpp"
+#include "tessera/comm/run.hpp"
+#include "tessera/optim/adamw.hpp"
 #include "tessera/trainer/device_data.hpp"
 
 using namespace tessera;
@@ -44,6 +48,33 @@ TEST_CASE("emulated cuda: work waits for its batch, a batch for the work before 
   compute.synchronize();
   CHECK(first.values() == expected);
   CHECK(last.values() == expected);
+}
+
+std::vector<float> trained_with_updates_on_the_host(bool slowly) {
+  std::optional<SlowCopies> slow;
+  if (slowly) slow.emplace();
+  std::vector<float> weights;
+  launch({.ranks = 1, .device = DeviceChoice::cuda}, [&](World& world) {
+    Echo echo(Initial::normal(0.0f, 1.0f));
+    FullyShard model(
+        world,
+        {.precision = bf16_mixed,
+         .offload = {.optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host}});
+    model.add(echo, "echo");
+    model.finalize(AdamW{.learning_rate = 0.1f});
+    for (int step = 0; step < 4; ++step) {
+      model.forward(echo);
+      model.backward(echo);
+      model.update();
+    }
+    weights = model.whole(echo.weight);
+  });
+  return weights;
+}
+
+TEST_CASE(
+    "emulated cuda: an update in the hosts_memory begins when its gradients have come, however long they travel") {
+  CHECK(trained_with_updates_on_the_host(true) == trained_with_updates_on_the_host(false));
 }
 
 }  // namespace arrival_test

@@ -14,6 +14,7 @@
 #include "../error_text.hpp"
 #include "../shard/pipeline.hpp"
 #include "cuda_runtime.h"
+#include "echo.hpp"
 #include "nccl_of_tests.hpp"
 #include "nccl_ranks.hpp"
 #include "tessera/base/error.hpp"
@@ -28,6 +29,7 @@ using namespace tessera::comm;
 using conformance::queued_stream;
 using conformance::Shared;
 using conformance::test_value;
+using test::Echo;
 
 namespace {
 
@@ -104,18 +106,6 @@ TEST_CASE("ranks_that_share_a_device_take_memory_and_give_it_back_while_nobody_w
   const SlowMemory slow;
   check_all_well(run_nccl_ranks({.ranks = 4, .timeout = std::chrono::seconds(10), .one_device = true}, work));
 }
-
-// Its gradient is the parameter itself.
-class Echo : public Module {
- public:
-  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
-  void forward(Window&) {}
-  void backward(Window& window) {
-    const auto from = window.parameter<bf16>(weight);
-    kernels::copy(window.stream(), window.gradient<bf16>(weight).data(), from.data(), Bytes(from.size_bytes()));
-  }
-  Parameter weight{{1000}, Initial::ones()};
-};
 
 // A replica of one rank need not ask others for its gradient, and the other is a step ahead meanwhile: on the device
 // its outer step waits for this rank.

@@ -89,11 +89,12 @@ inline constexpr Strategy Strategy::hfsdp{
 
 inline constexpr Strategy all_strategies[] = {Strategy::ddp,  Strategy::zero1, Strategy::zero2,
                                               Strategy::fsdp, Strategy::hsdp,  Strategy::hfsdp};
-// With one replica the hybrid ones, hsdp and hfsdp, are fsdp, and there are these.
+// With one replica the hybrid ones are fsdp, and there are these.
+inline constexpr Strategy flat_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
+// These need several replicas to be what they are named.
 inline constexpr bool is_hybrid(const Strategy& strategy) {
   return strategy == Strategy::hsdp || strategy == Strategy::hfsdp;
 }
-inline constexpr Strategy flat_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp};
 
 // Between outer steps ranks that differ along this axis train by themselves.
 inline constexpr AxisSet outer_axes = Axis::replicate;
