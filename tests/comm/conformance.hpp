@@ -85,11 +85,11 @@ constexpr std::chrono::milliseconds timeout_of(int milliseconds) {
 // Numbers of ranks to try a property on. Under a sanitizer these are three, where each has a neighbour on both sides,
 // and four, which make a mesh of 2 x 2.
 inline std::vector<int> rank_counts(int least, int most) {
-  std::vector<int> counts;
+  std::vector<int> chosen;
   for (int ranks = least; ranks <= most; ++ranks) {
-    if (!tests::sanitized || ranks == 3 || ranks == 4) counts.push_back(ranks);
+    if (!tests::sanitized || ranks == 3 || ranks == 4) chosen.push_back(ranks);
   }
-  return counts;
+  return chosen;
 }
 
 // Whether ranks call communicators crosswise, which a backend with one order of all their collectives does not promise.
