@@ -97,7 +97,7 @@ TEST_CASE("any_mesh_writes_the_bytes_of_one_rank_and_loads_what_any_other_wrote"
   const TemporaryFolder folder;
   save({}, folder / "1", 7);
   const auto expected = files_in(folder / "1/step-00000007");
-  for (const std::size_t replicas : {2u, 3u, 6u}) {
+  for (const std::size_t replicas : tests::all_or_last({6u, 3u, 2u})) {
     for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hsdp, Strategy::hfsdp}) {
       INFO(replicas << " replicas, " << to_string(strategy));
       const Job job{.ranks = 6, .replicas = replicas, .strategy = strategy, .precision = bf16_mixed};

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "../error_text.hpp"
+#include "../extent.hpp"
 #include "checkpoint_model.hpp"
 #include "temporary_folder.hpp"
 #include "tessera/base/error.hpp"
@@ -41,7 +42,7 @@ TEST_CASE("a_checkpoint_of_experts_has_the_same_bytes_whatever_the_strategy_and_
   save(experts(2, 1), folder / "expected");
   const auto expected = saved_in(folder / "expected");
   int number = 0;
-  for (const int ranks_of_replica : {1, 2, 3}) {
+  for (const int ranks_of_replica : tests::all_or_last({1, 3, 2})) {
     for (const Strategy strategy : all_strategies) {
       INFO(ranks_of_replica << " ranks of a replica, " << to_string(strategy));
       const fs::path directory = folder / std::to_string(number++);
@@ -58,7 +59,7 @@ TEST_CASE("every_replica_gets_its_own_expert_back_on_any_mesh_of_as_many") {
   for (const std::size_t replicas : {1u, 2u, 3u}) {
     const fs::path directory = folder / std::to_string(replicas);
     save(experts(replicas, 2), directory);
-    for (const int ranks_of_replica : {1, 2, 3}) {
+    for (const int ranks_of_replica : tests::all_or_last({1, 3, 2})) {
       for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hfsdp, Strategy::fsdp}) {
         INFO(replicas << " replicas of " << ranks_of_replica << " ranks, " << to_string(strategy));
         with_model(experts(replicas, ranks_of_replica, strategy), [&](FullyShard& model) {

@@ -7,6 +7,10 @@ import subprocess
 
 SECONDS = 120  # no run of these tests takes a fraction of it
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"  # some of the settings stand for all
+# Sanitizers look at accesses and at the order of threads, and not at values: one setting of each kind is enough.
+# scripts/test leaves word of them in their own variables.
+OF_THREADS = "TSAN_OPTIONS" in os.environ
+SANITIZED = OF_THREADS or "ASAN_OPTIONS" in os.environ
 
 
 def run(program, *options, seconds=SECONDS, variables=None):

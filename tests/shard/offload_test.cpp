@@ -46,6 +46,7 @@ constexpr Offload states_on_disk{.optimizer = MemorySpace::disk};
 constexpr Offload first_two{.optimizer = MemorySpace::host, .masters = MemorySpace::host, .units = 2};
 
 std::vector<std::pair<int, std::size_t>> meshes() {  // ranks and replicas
+  if (tests::sanitized) return {{4, 2}};
   if (tests::reduced()) return {{3, 1}, {4, 2}};
   return {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
 }
@@ -127,14 +128,17 @@ TEST_CASE("updates_ahead_of_the_norm_for_good_have_the_bits_of_the_devices_and_r
 TEST_CASE("updates_ahead_of_the_norm_are_taken_back_where_that_changes_them") {
   for (const float clip : {0.0f, 0.5f}) {
     for (const float scale : {1.0f, 3.0f, 1024.0f}) {
+      if (tests::sanitized && (clip == 0.0f || scale != 1024.0f)) continue;
       Run run = of_16_bits();
       run.steps = 8;
       run.clip = clip;
       run.overflows = {2, 5};
       run.options.loss_scaling = {.initial = scale, .dynamic = scale == 1024.0f, .growth_interval = 2};
-      check<tessera::bf16>(run, {ahead});
+      // In a selection optimizers take turns.
+      const bool in_codes = (clip == 0.0f) == (scale == 3.0f);
+      if (!tests::reduced() || !in_codes) check<tessera::bf16>(run, {ahead});
       run.optimizer = toy::in_eight_bits;
-      check<tessera::bf16>(run, {ahead});
+      if (!tests::reduced() || in_codes) check<tessera::bf16>(run, {ahead});
     }
   }
 }
