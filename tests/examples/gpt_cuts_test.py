@@ -13,7 +13,7 @@ import tempfile
 
 import bitwise_runs
 import trainer_runs
-from batch_equivalence import distance
+from batch_equivalence_test import distance
 
 AXIS = sys.argv[2]
 SAMPLES = 6

@@ -7,9 +7,8 @@ usage: gpt_equivalence_test.py TRAIN_GPT
 import sys
 import tempfile
 
-import batch_equivalence
 import trainer_runs
-from batch_equivalence import TOLERANCE, distance
+from batch_equivalence_test import SPREADS, TOLERANCE, Trainer, distance
 
 MODEL = ["--layers", 2, "--dim", 12, "--heads", 3, "--seq", 13, "--steps", 8]
 PLAIN = ["--optimizer", "sgd", "--lr", 0.1, "--clip", 0, "--warmup", 0]
@@ -22,9 +21,9 @@ def train(program, *options):
 
 def check_spreads(program):
     """Plain gradient descent shows another mask in the second step's loss."""
-    trainer = batch_equivalence.Trainer(program, MODEL, rate=0.1)
+    trainer = Trainer(program, MODEL, rate=0.1)
     reference = trainer.losses(1, 6, 1, "--dropout", 0.2)
-    for spread in batch_equivalence.SPREADS:
+    for spread in SPREADS:
         found = distance(reference, trainer.losses(*spread, "--dropout", 0.2))
         print(f"dropout, {spread}: {found:.1e}")
         assert found <= TOLERANCE, spread
