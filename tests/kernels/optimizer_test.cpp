@@ -12,6 +12,10 @@ using kernels::StepScalars;
 
 namespace {
 
+struct Moments {
+  std::vector<float> master, first, second;
+};
+
 // Shards as after some steps: the second moment is not negative.
 struct Shards {
   Shards(std::size_t count, std::size_t shift, bool patterns = false)
@@ -24,17 +28,19 @@ struct Shards {
     for (float& value : values) value = std::fabs(value);
     return values;
   }
-  bool guards_intact() const { return master.guards_intact() && first.guards_intact() && second.guards_intact(); }
+  Moments values() { return {master.values(), first.values(), second.values()}; }
+  void check(const Moments& expected) {
+    CHECK(differences(master.values(), expected.master) == 0);
+    CHECK(differences(first.values(), expected.first) == 0);
+    CHECK(differences(second.values(), expected.second) == 0);
+    CHECK((master.guards_intact() && first.guards_intact() && second.guards_intact()));
+  }
 
   Buffer<float> master, first, second, gradient;
 };
 
-struct Moments {
-  std::vector<float> master, first, second;
-};
-
 Moments adamw_by_formula(Shards& s, const kernels::AdamWSettings& o, const StepScalars& scalars) {
-  Moments to = {s.master.values(), s.first.values(), s.second.values()};
+  Moments to = s.values();
   const auto correction1 = static_cast<float>(1.0 - scalars.decay_power[0]);
   const auto correction2 = static_cast<float>(1.0 - scalars.decay_power[1]);
   for (std::size_t i = 0; i < to.master.size(); ++i) {
@@ -53,14 +59,14 @@ Moments adamw_by_formula(Shards& s, const kernels::AdamWSettings& o, const StepS
 }
 
 Moments sgd_by_formula(Shards& s, const kernels::SgdSettings& o, const StepScalars& scalars) {
-  Moments to = {s.master.values(), s.first.values(), s.second.values()};
+  Moments to = s.values();
   for (std::size_t i = 0; i < to.master.size(); ++i) {
     const float g = std::fma(o.weight_decay, to.master[i], s.gradient.data()[i] * scalars.gradient_factor);
     const float kept = scalars.step - o.begun == 1 ? 1.0f : 1.0f - o.dampening;
     const float velocity = std::fma(o.momentum, to.first[i], kept * g);
     const float d = o.nesterov ? std::fma(o.momentum, velocity, g) : velocity;
     to.master[i] = std::fma(-o.learning_rate, d, to.master[i]);
-    to.first[i] = velocity;
+    if (o.momentum != 0.0f) to.first[i] = velocity;
   }
   return to;
 }
@@ -98,7 +104,7 @@ kernels::RootScaledSpans spans_of(Shards& s, const RootScaledKind& kind, kernels
 
 Moments root_scaled_by_formula(Shards& s, const RootScaledKind& kind, const StepScalars& scalars) {
   const kernels::RootScaledSettings& o = kind.settings;
-  Moments to = {s.master.values(), s.first.values(), s.second.values()};
+  Moments to = s.values();
   const float rest = o.decay == 1.0f ? 1.0f : 1.0f - o.decay;
   const float rate = o.learning_rate / (1.0f + static_cast<float>(scalars.step - o.begun - 1) * o.rate_decay);
   for (std::size_t i = 0; i < to.master.size(); ++i) {
@@ -132,47 +138,29 @@ TEST_CASE("adamw has the bits of its formula, on numbers and on NaN, infinity an
       const StepScalars scalars = scalars_at_step_3();
       const Moments expected = adamw_by_formula(s, settings, scalars);
       kernels::adamw(stream, adamw_spans(s, count), settings, &scalars);
-      CHECK(differences(s.master.values(), expected.master) == 0);
-      CHECK(differences(s.first.values(), expected.first) == 0);
-      CHECK(differences(s.second.values(), expected.second) == 0);
-      CHECK(s.guards_intact());
+      s.check(expected);
     });
   }
 }
 
 TEST_CASE(
-    "sgd has the bits of its formula, with momentum, with nesterov and with dampening, whose first step has none") {
+    "sgd has the bits of its formula, with nesterov, with dampening, whose first step has none, and without momentum, "
+    "which needs no velocity") {
   Stream stream = host_stream();
   for (const kernels::SgdSettings& settings : {kernels::SgdSettings{0.1f, 0.9f, 1e-2f, false},
                                                {0.1f, 0.9f, 1e-2f, true},
                                                {0.1f, 0.9f, 1e-2f, false, 0.5f},
-                                               {0.1f, 0.9f, 1e-2f, false, 0.5f, 2}}) {
+                                               {0.1f, 0.9f, 1e-2f, false, 0.5f, 2},
+                                               {0.1f, 0.0f, 0.0f, false}}) {
     with_each_case([&](std::size_t count, std::size_t shift) {
       Shards s(count, shift);
       const StepScalars scalars = scalars_at_step_3();
       const Moments expected = sgd_by_formula(s, settings, scalars);
-      kernels::sgd(stream, {s.master.data(), s.first.data(), s.gradient.data(), count}, settings, &scalars);
-      CHECK(differences(s.master.values(), expected.master) == 0);
-      CHECK(differences(s.first.values(), expected.first) == 0);
-      CHECK(s.guards_intact());
+      float* const velocity = settings.momentum == 0.0f ? nullptr : s.first.data();
+      kernels::sgd(stream, {s.master.data(), velocity, s.gradient.data(), count}, settings, &scalars);
+      s.check(expected);
     });
   }
-}
-
-TEST_CASE("sgd without momentum needs no velocity and is the plain rule") {
-  Stream stream = host_stream();
-  const kernels::SgdSettings settings = {
-      .learning_rate = 0.1f, .momentum = 0.0f, .weight_decay = 0.0f, .nesterov = false};
-  with_each_case([&](std::size_t count, std::size_t shift) {
-    Shards s(count, shift);
-    const StepScalars scalars = scalars_at_step_3();
-    std::vector<float> expected = s.master.values();
-    for (std::size_t i = 0; i < count; ++i) {
-      expected[i] = std::fma(-0.1f, s.gradient.data()[i] * scalars.gradient_factor, expected[i]);
-    }
-    kernels::sgd(stream, {s.master.data(), nullptr, s.gradient.data(), count}, settings, &scalars);
-    CHECK(differences(s.master.values(), expected) == 0);
-  });
 }
 
 TEST_CASE("root_scaled has the bits of its formula, centered or not, with momentum, and as Adagrad has it") {
@@ -183,10 +171,7 @@ TEST_CASE("root_scaled has the bits of its formula, centered or not, with moment
       Shards s(count, shift, true);
       const Moments expected = root_scaled_by_formula(s, kind, scalars);
       kernels::root_scaled(stream, spans_of(s, kind, s.gradient.data(), count), kind.settings, &scalars);
-      CHECK(differences(s.master.values(), expected.master) == 0);
-      CHECK(differences(s.first.values(), expected.first) == 0);
-      CHECK(differences(s.second.values(), expected.second) == 0);
-      CHECK(s.guards_intact());
+      s.check(expected);
     });
   }
 }
@@ -208,21 +193,19 @@ TEST_CASE("an outer update has the bits of its formula, and is the mean with lea
        {kernels::OuterSettings{0.7f, 0.9f}, kernels::OuterSettings{1.0f, 0.0f}}) {
     with_each_case([&](std::size_t count, std::size_t shift) {
       Shards s(count, shift);
-      std::vector<float> expected, momentum;
+      Moments expected = s.values();
       for (std::size_t i = 0; i < count; ++i) {
         const float mean = s.gradient.data()[i];
         const float d = s.first.data()[i] - mean;
-        momentum.push_back(settings.momentum * s.second.data()[i] + d);
+        expected.second[i] = settings.momentum * s.second.data()[i] + d;
         const float pull = settings.learning_rate * settings.momentum;
-        expected.push_back((mean + (1.0f - settings.learning_rate) * d) - pull * momentum.back());
-        if (settings.momentum == 0.0f) CHECK(expected.back() == mean);
+        expected.master[i] = (mean + (1.0f - settings.learning_rate) * d) - pull * expected.second[i];
+        if (settings.momentum == 0.0f) CHECK(expected.master[i] == mean);
       }
+      expected.first = expected.master;
       kernels::outer_update(stream, {s.master.data(), s.first.data(), s.second.data(), s.gradient.data(), count},
                             settings);
-      CHECK(differences(s.master.values(), expected) == 0);
-      CHECK(differences(s.first.values(), expected) == 0);
-      CHECK(differences(s.second.values(), momentum) == 0);
-      CHECK(s.guards_intact());
+      s.check(expected);
     });
   }
 }
@@ -234,8 +217,7 @@ TEST_CASE("updates and accumulation have the same bits on any number of threads"
   const auto run = [&] {
     Stream stream(Device::cpu(), {.name = "compute"});
     Shards adam(count, 1), descent(count, 2), outer(count, 3), sum(count, 4), scaled(count, 5);
-    kernels::adamw(stream, {adam.master.data(), adam.first.data(), adam.second.data(), adam.gradient.data(), count},
-                   adamw_settings, &scalars);
+    kernels::adamw(stream, adamw_spans(adam, count), adamw_settings, &scalars);
     kernels::sgd(stream, {descent.master.data(), descent.first.data(), descent.gradient.data(), count}, sgd, &scalars);
     kernels::root_scaled(stream, spans_of(scaled, {rmsprop_with_momentum, false}, scaled.gradient.data(), count),
                          rmsprop_with_momentum, &scalars);
@@ -244,10 +226,12 @@ TEST_CASE("updates and accumulation have the same bits on any number of threads"
                           {.learning_rate = 0.7f, .momentum = 0.5f});
     kernels::accumulate(stream, sum.master.data(), {sum.gradient.data(), DType::fp32}, count);
     stream.synchronize();
-    CHECK((adam.guards_intact() && descent.guards_intact() && outer.guards_intact() && sum.guards_intact()));
     std::vector<std::vector<float>> all;
     for (Shards* const s : {&adam, &descent, &outer, &sum, &scaled}) {
-      for (auto* const buffer : {&s->master, &s->first, &s->second}) all.push_back(buffer->values());
+      for (auto* const buffer : {&s->master, &s->first, &s->second}) {
+        CHECK(buffer->guards_intact());
+        all.push_back(buffer->values());
+      }
     }
     return all;
   };
@@ -271,9 +255,9 @@ TEST_CASE_TEMPLATE("masters are rounded beside their update as a cast rounds the
       Buffer<T> halves(count, shift);
       update(plain, kernels::Target{nullptr, DType::bf16});
       update(twice, kernels::Target{halves.data(), dtype_of<T>});
-      CHECK(differences(twice.master.values(), plain.master.values()) == 0);
+      twice.check(plain.values());
       CHECK(differences(halves.values(), rounded<T>(twice.master.values())) == 0);
-      CHECK((twice.guards_intact() && halves.guards_intact()));
+      CHECK(halves.guards_intact());
       const std::vector<T> before = halves.values();
       scalars.skip = 1;
       update(twice, kernels::Target{halves.data(), dtype_of<T>});
@@ -313,10 +297,7 @@ TEST_CASE_TEMPLATE("a gradient of 16 bits updates as its values in fp32 do", T, 
       kernels::cast(stream, {wide.gradient.data(), DType::fp32}, {halves.data(), dtype_of<T>}, count);
       update(wide, kernels::Source(wide.gradient.data()));
       update(narrow, kernels::Source(halves.data(), dtype_of<T>));
-      CHECK(differences(narrow.master.values(), wide.master.values()) == 0);
-      CHECK(differences(narrow.first.values(), wide.first.values()) == 0);
-      CHECK(differences(narrow.second.values(), wide.second.values()) == 0);
-      CHECK(narrow.guards_intact());
+      narrow.check(wide.values());
     };
     const std::size_t half = count / 2;
     const kernels::AdamWRun runs[] = {{0, half, adamw_settings}, {half, count - half, adamw_settings}};
@@ -356,14 +337,12 @@ TEST_CASE("a skipped step changes nothing") {
   StepScalars scalars = scalars_at_step_3();
   scalars.skip = 1;
   Shards s(129, 1);
-  const Moments before = {s.master.values(), s.first.values(), s.second.values()};
+  const Moments before = s.values();
   kernels::adamw(stream, adamw_spans(s, 129), adamw_settings, &scalars);
   kernels::sgd(stream, {s.master.data(), s.first.data(), s.gradient.data(), 129},
                {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 0.1f, .nesterov = true}, &scalars);
   kernels::root_scaled(stream, spans_of(s, {rmsprop, true}, s.gradient.data(), 129), rmsprop, &scalars);
-  CHECK(bit_differences(s.master.values(), before.master) == 0);
-  CHECK(bit_differences(s.first.values(), before.first) == 0);
-  CHECK(bit_differences(s.second.values(), before.second) == 0);
+  s.check(before);
 }
 
 TEST_CASE("the update reads the step's scalars when it runs, not when it is enqueued") {
