@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "errors.hpp"
 #include "tessera/plan/memory.hpp"
@@ -23,6 +25,15 @@ inline void check_sound(const Verification& verification) {
 inline bool says(const Verification& verification, ViolationKind kind, const std::string& part) {
   return std::any_of(verification.violations.begin(), verification.violations.end(),
                      [&](const Violation& v) { return v.kind == kind && contains(v.text, part); });
+}
+
+// All segments' operations, in the plan's order.
+inline std::vector<std::reference_wrapper<const Operation>> operations_of(const Plan& plan) {
+  std::vector<std::reference_wrapper<const Operation>> result;
+  for (const Segment& segment : plan.segments) {
+    result.insert(result.end(), segment.operations.begin(), segment.operations.end());
+  }
+  return result;
 }
 
 inline bool is_micro_batch(SegmentKind kind) {

@@ -15,9 +15,7 @@
 #include "tessera/plan/draw.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace compile_test {
+namespace tessera::plan::compile_test {
 
 bool is_first(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::first; }
 bool is_last(SegmentKind kind) { return kind == SegmentKind::only || kind == SegmentKind::last; }
@@ -36,25 +34,32 @@ std::vector<WindowUse> windows_of(const Segment& segment) {
 }
 
 std::size_t count(const Segment& segment, OperationKind kind, std::size_t unit) {
-  return static_cast<std::size_t>(
-      std::count_if(segment.operations.begin(), segment.operations.end(),
-                    [&](const Operation& operation) { return operation.kind == kind && operation.unit == unit; }));
-}
-
-// How many operations of a kind move the unit's gradient, alone or with others'.
-std::size_t moves_of(const Segment& segment, OperationKind kind, std::size_t unit) {
-  std::size_t result = 0;
-  for (const Operation& operation : segment.operations) {
-    if (operation.kind != kind) continue;
-    for (std::size_t a = 0; a < operation.accesses.size(); a += 2) result += operation.accesses[a].tenant == unit;
-  }
-  return result;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      segment.operations, [&](const Operation& each) { return each.kind == kind && each.unit == unit; }));
 }
 
 std::vector<std::size_t> units_of(const Operation& operation) {
   std::vector<std::size_t> units;
   for (std::size_t a = 0; a < operation.accesses.size(); a += 2) units.push_back(operation.accesses[a].tenant);
   return units;
+}
+
+// How many operations of a kind move the unit's gradient, alone or with others'.
+std::size_t moves_of(const Segment& segment, OperationKind kind, std::size_t unit) {
+  std::ptrdiff_t result = 0;
+  for (const Operation& operation : segment.operations) {
+    if (operation.kind == kind) result += std::ranges::count(units_of(operation), unit);
+  }
+  return static_cast<std::size_t>(result);
+}
+
+// The units of each operation of a kind, in the order of a segment.
+std::vector<std::vector<std::size_t>> buckets_of(const Plan& plan, SegmentKind segment, OperationKind kind) {
+  std::vector<std::vector<std::size_t>> result;
+  for (const Operation& operation : plan.segments[*plan.find(segment)].operations) {
+    if (operation.kind == kind) result.push_back(units_of(operation));
+  }
+  return result;
 }
 
 const Access* access_to(const Operation& operation, std::size_t buffer, AccessMode mode) {
@@ -136,33 +141,74 @@ TEST_CASE("verify_accepts_every_plan") {
   MESSAGE("plans verified: " << plans);
 }
 
-TEST_CASE("windows_open_in_the_order_of_the_program") {
-  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    for (const Segment& segment : plan.segments) {
-      if (is_micro_batch(segment.kind) && windows_of(segment) == plan.programs[segment.program].micro_batch) continue;
-      if (segment.kind == SegmentKind::evaluation && windows_of(segment) == plan.programs[segment.program].evaluation)
-        continue;
-      CHECK_MESSAGE((!is_micro_batch(segment.kind) && windows_of(segment).empty()),
-                    model.name << ", " << describe(options) << ", " << to_string(segment.kind));
-    }
-    CHECK(plan.find(SegmentKind::evaluation).has_value() == !model.program.evaluation.empty());
-  });
+void check_windows_open_in_the_order_of_the_program(const Model& model, const Plan& plan) {
+  for (const Segment& segment : plan.segments) {
+    CAPTURE(to_string(segment.kind));
+    const Program& program = plan.programs[segment.program];
+    const bool evaluates = segment.kind == SegmentKind::evaluation;
+    CHECK(windows_of(segment) == (is_micro_batch(segment.kind) ? program.micro_batch
+                                  : evaluates                  ? program.evaluation
+                                                               : std::vector<WindowUse>()));
+  }
+  CHECK(plan.find(SegmentKind::evaluation).has_value() == !model.program.evaluation.empty());
 }
 
-TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
-  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    for (const Segment& segment : plan.segments) {
-      if (!is_micro_batch(segment.kind)) continue;
-      INFO(model.name << ", " << describe(options) << ", " << to_string(segment.kind));
-      CHECK(every_gradient_is_taken_once(plan, segment));
-      for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-        if (plan.trains(unit, segment.program)) {
-          CHECK(sums_are_formed_right(plan, segment, unit));
-        } else {
-          CHECK(moves_of(segment, OperationKind::reduce_scatter, unit) == 0);
-        }
+void check_each_gradient_is_summed_and_reduced_exactly_once_and_divided_once(const Plan& plan) {
+  for (const Segment& segment : plan.segments) {
+    if (!is_micro_batch(segment.kind)) continue;
+    CAPTURE(to_string(segment.kind));
+    CHECK(every_gradient_is_taken_once(plan, segment));
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      if (plan.trains(unit, segment.program)) {
+        CHECK(sums_are_formed_right(plan, segment, unit));
+      } else {
+        CHECK(moves_of(segment, OperationKind::reduce_scatter, unit) == 0);
       }
     }
+  }
+}
+
+void check_each_unit_is_optimized_and_its_norm_taken_once_a_step(const Plan& plan) {
+  for (const Segment& segment : plan.segments) {
+    for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+      const bool trained = plan.trains(unit, segment.program);
+      CHECK(count(segment, OperationKind::optimize, unit) == (trained && segment.kind == SegmentKind::update ? 1 : 0));
+      CHECK(count(segment, OperationKind::sum_of_squares, unit) == (trained && is_last(segment.kind) ? 1 : 0));
+    }
+  }
+}
+
+void check_a_unit_keeps_one_address_for_the_plans_whole_life(const Plan& plan) {
+  for (const Operation& operation : operations_of(plan)) {
+    if (operation.kind != OperationKind::window) continue;
+    CHECK(operation.accesses.front().range.buffer == plan.unit_buffers[operation.unit][Role::parameters].buffer);
+    CHECK(operation.accesses.front().range.offset == Bytes(0));
+  }
+}
+
+void check_waits_are_between_streams_and_every_event_is_waited_for(const Plan& plan) {
+  std::set<std::size_t> used;
+  for (const Operation& operation : operations_of(plan)) {
+    for (const Wait& wait : operation.waits) {
+      used.insert(wait.event);
+      if (wait.type != WaitType::throttle) CHECK(plan.at(plan.events[wait.event]).stream != operation.stream);
+      if (wait.type == WaitType::order) CHECK(is_collective(plan.at(plan.events[wait.event]).kind));
+    }
+  }
+  CHECK(used.size() == plan.events.size());
+}
+
+// They look at the same plans, each of which is compiled once for all.
+TEST_CASE("every_plan_opens_its_programs_windows_sums_each_gradient_once_and_waits_only_where_it_must") {
+  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
+    INFO(model.name << ", " << describe(options));
+    check_windows_open_in_the_order_of_the_program(model, plan);
+    check_each_gradient_is_summed_and_reduced_exactly_once_and_divided_once(plan);
+    check_each_unit_is_optimized_and_its_norm_taken_once_a_step(plan);
+    check_a_unit_keeps_one_address_for_the_plans_whole_life(plan);
+    check_waits_are_between_streams_and_every_event_is_waited_for(plan);
+    if (options.strategy != Strategy::fsdp) return;
+    for (const Segment& segment : plan.segments) CHECK(every_gather_is_released(plan, segment));
   });
 }
 
@@ -170,12 +216,7 @@ TEST_CASE("each_gradient_is_summed_and_reduced_exactly_once_and_divided_once") {
 TEST_CASE("small_units_are_reduced_together_up_to_the_cap_and_none_is_split") {
   const auto reductions = [](PlanOptions options, OperationKind kind = OperationKind::reduce_scatter) {
     options.ranks = 3;
-    const Plan plan = compile(input_of(chain_model(5), options));
-    std::vector<std::vector<std::size_t>> result;
-    for (const Operation& operation : plan.segments[*plan.find(SegmentKind::only)].operations) {
-      if (operation.kind == kind) result.push_back(units_of(operation));
-    }
-    return result;
+    return buckets_of(compile(chain_model(5), options), SegmentKind::only, kind);
   };
   using Units = std::vector<std::vector<std::size_t>>;
   for (const Strategy strategy : flat_strategies) {
@@ -199,12 +240,7 @@ TEST_CASE("small_units_are_reduced_together_up_to_the_cap_and_none_is_split") {
 
 TEST_CASE("units_that_travel_in_other_types_or_add_up_on_the_rank_are_reduced_apart") {
   const auto reductions = [](const Model& model, const PlanOptions& options) {
-    const Plan plan = compile(input_of(model, options));
-    std::vector<std::vector<std::size_t>> result;
-    for (const Operation& operation : plan.segments[*plan.find(SegmentKind::last)].operations) {
-      if (operation.kind == OperationKind::reduce_scatter) result.push_back(units_of(operation));
-    }
-    return result;
+    return buckets_of(compile(model, options), SegmentKind::last, OperationKind::reduce_scatter);
   };
   using Units = std::vector<std::vector<std::size_t>>;
   PlanOptions options{.ranks = 3, .micro_batches = 2, .bucket_cap = Bytes(1 << 30)};
@@ -219,49 +255,23 @@ TEST_CASE("units_that_travel_in_other_types_or_add_up_on_the_rank_are_reduced_ap
 // A parent's gradient is whole when its own window closes, behind those of what is nested in it.
 TEST_CASE("gradients_of_nested_units_are_reduced_as_their_windows_close") {
   using Units = std::vector<std::size_t>;
-  const Plan plan = compile(input_of(nested_model(), {.ranks = 3}));
-  const Segment& step = plan.segments[*plan.find(SegmentKind::only)];
-  Units reduced;
+  const Plan plan = compile(nested_model(), {.ranks = 3});
   Units prepared;
-  for (const Operation& operation : step.operations) {
-    if (operation.kind == OperationKind::reduce_scatter) reduced.push_back(operation.unit);
+  for (const Operation& operation : plan.segments[*plan.find(SegmentKind::only)].operations) {
     if (operation.kind == OperationKind::prepare_gradient) prepared.push_back(operation.unit);
   }
   CHECK(prepared == Units{3, 0, 4, 1, 2, 4});
-  CHECK(reduced == Units{3, 2, 1, 0, 4});
+  CHECK(buckets_of(plan, SegmentKind::only, OperationKind::reduce_scatter) ==
+        std::vector<Units>{{3}, {2}, {1}, {0}, {4}});
   CHECK(plan.backward_windows == Units{1, 1, 1, 1, 2});
-}
-
-TEST_CASE("each_gathered_unit_is_released_once") {
-  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    if (options.strategy != Strategy::fsdp) return;
-    INFO(model.name << ", " << describe(options));
-    for (const Segment& segment : plan.segments) CHECK(every_gather_is_released(plan, segment));
-  });
-}
-
-TEST_CASE("each_unit_is_optimized_and_its_norm_taken_once_a_step") {
-  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    INFO(model.name << ", " << describe(options));
-    for (const Segment& segment : plan.segments) {
-      for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-        const bool trained = plan.trains(unit, segment.program);
-        CHECK(count(segment, OperationKind::optimize, unit) ==
-              (trained && segment.kind == SegmentKind::update ? 1 : 0));
-        CHECK(count(segment, OperationKind::sum_of_squares, unit) == (trained && is_last(segment.kind) ? 1 : 0));
-      }
-    }
-  });
 }
 
 TEST_CASE("threads_of_the_compute_stream_sum_squares_of_gradients_that_are_final_behind_their_windows") {
   const auto stream = [](const PlanOptions& options) {
-    const Plan plan = compile(input_of(chain_model(3), options));
+    const Plan plan = compile(chain_model(3), options);
     std::set<StreamId> streams;
-    for (const Segment& segment : plan.segments) {
-      for (const Operation& operation : segment.operations) {
-        if (operation.kind == OperationKind::sum_of_squares) streams.insert(operation.stream);
-      }
+    for (const Operation& operation : operations_of(plan)) {
+      if (operation.kind == OperationKind::sum_of_squares) streams.insert(operation.stream);
     }
     REQUIRE(streams.size() == 1);
     return *streams.begin();
@@ -276,41 +286,11 @@ TEST_CASE("threads_of_the_compute_stream_sum_squares_of_gradients_that_are_final
 
 TEST_CASE("one_rank_has_no_gathers") {
   for (const Strategy strategy : flat_strategies) {
-    const Plan plan = compile(input_of(chain_model(3), {.strategy = strategy, .ranks = 1}));
-    for (const Segment& segment : plan.segments) {
-      for (const Operation& operation : segment.operations) {
-        CHECK((!is_collective(operation.kind) || operation.kind == OperationKind::reduce_scatter));
-      }
+    const Plan plan = compile(chain_model(3), {.strategy = strategy, .ranks = 1});
+    for (const Operation& operation : operations_of(plan)) {
+      CHECK((!is_collective(operation.kind) || operation.kind == OperationKind::reduce_scatter));
     }
   }
-}
-
-TEST_CASE("a_unit_keeps_one_address_for_the_plans_whole_life") {
-  for_sampled_plans([](const Model&, const PlanOptions&, const Plan& plan) {
-    for (const Segment& segment : plan.segments) {
-      for (const Operation& operation : segment.operations) {
-        if (operation.kind != OperationKind::window) continue;
-        CHECK(operation.accesses.front().range.buffer == plan.unit_buffers[operation.unit][Role::parameters].buffer);
-        CHECK(operation.accesses.front().range.offset == Bytes(0));
-      }
-    }
-  });
-}
-
-TEST_CASE("waits_are_between_streams_and_every_event_is_waited_for") {
-  for_sampled_plans([](const Model&, const PlanOptions&, const Plan& plan) {
-    std::set<std::size_t> used;
-    for (const Segment& segment : plan.segments) {
-      for (const Operation& operation : segment.operations) {
-        for (const Wait& wait : operation.waits) {
-          used.insert(wait.event);
-          if (wait.type != WaitType::throttle) CHECK(plan.at(plan.events[wait.event]).stream != operation.stream);
-          if (wait.type == WaitType::order) CHECK(is_collective(plan.at(plan.events[wait.event]).kind));
-        }
-      }
-    }
-    CHECK(used.size() == plan.events.size());
-  });
 }
 
 TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
@@ -319,8 +299,8 @@ TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
       INFO(model.name << ", " << to_string(strategy));
       for (const std::size_t cap : bucket_caps) {
         const auto schedule = [&](std::size_t ranks) {
-          return draw(compile(
-              input_of(model, {.strategy = strategy, .ranks = ranks, .micro_batches = 3, .bucket_cap = Bytes(cap)})));
+          return draw(
+              compile(model, {.strategy = strategy, .ranks = ranks, .micro_batches = 3, .bucket_cap = Bytes(cap)}));
         };
         for (const std::size_t ranks : {3u, 7u, 64u}) CHECK(schedule(ranks) == schedule(2));
       }
@@ -329,7 +309,7 @@ TEST_CASE("the_schedule_is_the_same_for_any_number_of_ranks_above_one") {
 }
 
 TEST_CASE("the_update_is_throttled_by_the_one_before_it") {
-  const Plan plan = compile(input_of(chain_model(3), {.ranks = 2}));
+  const Plan plan = compile(chain_model(3), {.ranks = 2});
   const std::size_t update = *plan.find(SegmentKind::update);
   const auto& operations = plan.segments[update].operations;
   const auto& waits = operations.front().waits;
@@ -342,8 +322,7 @@ TEST_CASE("the_update_is_throttled_by_the_one_before_it") {
 TEST_CASE("a_plan_never_says_automatic") {
   using enum AccumulationMode;
   const auto resolved = [](Strategy strategy, std::size_t micro_batches) {
-    return compile(input_of(chain_model(2), {.strategy = strategy, .micro_batches = micro_batches}))
-        .options.accumulation;
+    return compile(chain_model(2), {.strategy = strategy, .micro_batches = micro_batches}).options.accumulation;
   };
   CHECK(resolved(Strategy::ddp, 2) == local);
   CHECK(resolved(Strategy::zero1, 2) == local);
@@ -351,13 +330,13 @@ TEST_CASE("a_plan_never_says_automatic") {
   CHECK(resolved(Strategy::fsdp, 2) == reduced);
   for (const Strategy strategy : flat_strategies) {
     CHECK(resolved(strategy, 1) == reduced);
-    const auto cap = compile(input_of(chain_model(2), {.strategy = strategy})).options.bucket_cap;
+    const auto cap = compile(chain_model(2), {.strategy = strategy}).options.bucket_cap;
     CHECK(cap == (strategy == Strategy::fsdp ? Bytes(0) : Bytes(1 << 20)));
   }
 }
 
 TEST_CASE("two_hundred_units_on_16384_ranks_are_compiled_and_verified") {
-  const Plan plan = compile(input_of(chain_model(200), {.ranks = 16384, .micro_batches = 2, .prefetch = 2}));
+  const Plan plan = compile(chain_model(200), {.ranks = 16384, .micro_batches = 2, .prefetch = 2});
   CHECK(verify(plan).ok());
 }
 
@@ -397,7 +376,7 @@ TEST_CASE("collectives_that_cannot_be_are_refused_by_name") {
   const auto refused = [](const CollectiveSpec& collective, bool is_around = false) {
     Model model = is_around ? nested_model() : chain_model(2);
     model.units.front().collectives = {collective};
-    return usage_error([&] { compile(input_of(model, {})); });
+    return refusal(model, {});
   };
   using enum CollectiveKind;
   CHECK(contains(refused({.name = "u0.c"}), "all-gather \"u0.c\" is of 0 elements"));
@@ -407,6 +386,4 @@ TEST_CASE("collectives_that_cannot_be_are_refused_by_name") {
   CHECK(contains(refused({.name = "u0.c", .elements = 1}, true), "windows of other units open inside"));
 }
 
-}  // namespace compile_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::compile_test

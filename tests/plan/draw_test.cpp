@@ -11,15 +11,13 @@
 #include "errors.hpp"
 #include "models.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::draw_test {
 
 // Three units, one after the other; the plan that the documentation shows.
 Plan documented() {
   const Model model{
       "documented", {unit_of("A", {1024}), unit_of("B", {1024}), unit_of("C", {1024})}, Program::chain(3)};
-  return compile(input_of(model, {.strategy = Strategy::fsdp, .precision = bf16_mixed, .ranks = 4, .prefetch = 1}));
+  return compile(model, {.strategy = Strategy::fsdp, .precision = bf16_mixed, .ranks = 4, .prefetch = 1});
 }
 
 std::string read(const std::string& path) {
@@ -29,8 +27,6 @@ std::string read(const std::string& path) {
   text << file.rdbuf();
   return text.str();
 }
-
-}  // namespace
 
 TEST_CASE("the_documented_plan_is_drawn_as_its_file_says") {
   const std::string expected = read(TESTS_PLAN_DIR "/documented_plan.txt");
@@ -64,4 +60,4 @@ TEST_CASE("the_canonical_text_has_a_line_for_every_unit_buffer_and_operation") {
   CHECK(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) == lines);
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::draw_test

@@ -12,10 +12,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-using namespace tessera;
-using namespace tessera::plan;
-
-namespace {
+namespace tessera::plan::gather_test {
 
 Precision in_codes(Precision types) {
   types.gather = DType::int8;
@@ -48,11 +45,7 @@ Model whole_blocks() {
   return model;
 }
 
-std::string failure(const PlanOptions& options) {
-  return usage_error([&] { compile(input_of(chain_model(2), options)); });
-}
-
-}  // namespace
+std::string failure(const PlanOptions& options) { return refusal(chain_model(2), options); }
 
 TEST_CASE("plans_in_codes_are_proved_for_every_strategy_and_model") {
   for (const Model& model : all_models()) {
@@ -70,10 +63,8 @@ TEST_CASE("plans_in_codes_are_proved_for_every_strategy_and_model") {
                                     .offload = {.optimizer = place, .masters = place}};
           CAPTURE(model.name);
           CAPTURE(describe(options));
-          const Plan plan = compile(input_of(model, options));
-          const Verification result = verify(plan);
-          CHECK(result.violations.empty());
-          for (const Violation& violation : result.violations) MESSAGE(violation.text);
+          const Plan plan = compile(model, options);
+          check_sound(verify(plan));
           for (const UnitLayout& layout : plan.layouts) CHECK(layout.shard_elements() % 256 == 0);
         }
       }
@@ -87,7 +78,7 @@ TEST_CASE("what_travels_in_codes_is_a_quarter_of_fp32_and_half_of_bf16_and_a_64t
       const PlanOptions plain{.strategy = strategy, .precision = types, .ranks = 3, .bucket_cap = Bytes(0)};
       PlanOptions coded = plain;
       coded.precision = in_codes(types);
-      const Plan before = compile(input_of(whole_blocks(), plain)), after = compile(input_of(whole_blocks(), coded));
+      const Plan before = compile(whole_blocks(), plain), after = compile(whole_blocks(), coded);
       for (const OperationKind kind : {OperationKind::all_gather, OperationKind::reduce_scatter}) {
         const std::uint64_t elements = brought(before, kind).count() / size_of(types.parameter).count();
         REQUIRE(elements > 0);
@@ -101,7 +92,7 @@ TEST_CASE("what_travels_in_codes_is_a_quarter_of_fp32_and_half_of_bf16_and_a_64t
 TEST_CASE("codes_take_one_slot_and_are_what_hfsdp_keeps") {
   const Model model = whole_blocks();
   const auto kept = [&](Strategy strategy, const Precision& types) {
-    return compile(input_of(model, {.strategy = strategy, .precision = types, .ranks = 4, .replicas = 2}));
+    return compile(model, {.strategy = strategy, .precision = types, .ranks = 4, .replicas = 2});
   };
   const Plan hfsdp = kept(Strategy::hfsdp, in_codes(bf16_mixed));
   for (std::size_t unit = 0; unit < 3; ++unit) {
@@ -127,8 +118,7 @@ TEST_CASE("types_that_cannot_travel_are_refused_by_name") {
 
 // A plan whose windows read what masters are, past the codes, would train with other weights than other strategies.
 TEST_CASE("a_way_past_the_codes_is_an_objection") {
-  Plan plan =
-      compile(input_of(chain_model(3), {.strategy = Strategy::ddp, .precision = in_codes(bf16_mixed), .ranks = 2}));
+  Plan plan = compile(chain_model(3), {.strategy = Strategy::ddp, .precision = in_codes(bf16_mixed), .ranks = 2});
   std::size_t changed = 0;
   for (Segment& segment : plan.segments) {
     for (Operation& operation : segment.operations) {
@@ -146,3 +136,5 @@ TEST_CASE("a_way_past_the_codes_is_an_objection") {
           return contains(each.text, "not by way of what travels");
         }) == static_cast<std::ptrdiff_t>(changed));
 }
+
+}  // namespace tessera::plan::gather_test

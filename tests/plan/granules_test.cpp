@@ -9,9 +9,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::granules_test {
 
 std::vector<const Operation*> reductions_of(const Plan& plan, SegmentKind kind) {
   std::vector<const Operation*> result;
@@ -49,7 +47,7 @@ TEST_CASE("plans_of_granules_are_sound") {
                                     .replicas = ranks == 6 ? 2u : 1u,
                                     .granules = 13};
           INFO(model.name << ", " << describe(options));
-          check_sound(verify(compile(input_of(model, options))));
+          check_sound(verify(compile(model, options)));
         }
       }
     }
@@ -60,8 +58,7 @@ TEST_CASE("plans_of_granules_are_sound") {
 // last one divides by the granules.
 TEST_CASE("each_round_goes_on_with_the_sum_over_all_ranks") {
   for (const Strategy strategy : all_strategies) {
-    const Plan plan =
-        compile(input_of(chain_model(3), {.strategy = strategy, .ranks = 4, .replicas = 2, .granules = 11}));
+    const Plan plan = compile(chain_model(3), {.strategy = strategy, .ranks = 4, .replicas = 2, .granules = 11});
     CHECK(plan.micro_batches(0) == 3);
     CHECK(plan.options.accumulation == AccumulationMode::reduced);
     for (const SegmentKind kind : {SegmentKind::first, SegmentKind::middle, SegmentKind::last}) {
@@ -79,7 +76,7 @@ TEST_CASE("each_round_goes_on_with_the_sum_over_all_ranks") {
 TEST_CASE("programs_may_have_granules_of_their_own") {
   Model model = chain_model(2);
   model.program.micro_batches = 5;
-  const Plan plan = compile(input_of(model, {.ranks = 3, .granules = 9}));
+  const Plan plan = compile(model, {.ranks = 3, .granules = 9});
   CHECK(plan.micro_batches(0) == 2);
   CHECK(plan.gradient_divisor(0) == 5);
   CHECK(plan.granules(0, 2).mine() == 1);
@@ -87,19 +84,19 @@ TEST_CASE("programs_may_have_granules_of_their_own") {
 
 // A row for each rank: four words for each unit's norm, two for what the rank brings, and a weight for each round.
 TEST_CASE("norms_of_granules_take_four_words_and_weights_one_for_each_round") {
-  const Plan plan = compile(input_of(chain_model(3), {.ranks = 5, .granules = 12}));
+  const Plan plan = compile(chain_model(3), {.ranks = 5, .granules = 12});
   CHECK(plan.buffers[plan.program_buffers[0].norms].size == Bytes((3 * 32 + 16 + 3 * 8) * 5));
 }
 
 // Sums over all replicas at once need no place for those inside one.
 TEST_CASE("fsdp_of_several_replicas_keeps_one_shard_of_a_gradient") {
   const auto gradients = [](std::size_t granules) {
-    const Plan plan = compile(
-        input_of({"one unit", {unit_of("u", {4096})}, Program::chain(1)}, {.strategy = Strategy::fsdp,
-                                                                           .ranks = 4,
-                                                                           .replicas = 2,
-                                                                           .micro_batches = granules > 0 ? 1u : 2u,
-                                                                           .granules = granules}));
+    const Plan plan =
+        compile({"one unit", {unit_of("u", {4096})}, Program::chain(1)}, {.strategy = Strategy::fsdp,
+                                                                          .ranks = 4,
+                                                                          .replicas = 2,
+                                                                          .micro_batches = granules > 0 ? 1u : 2u,
+                                                                          .granules = granules});
     return plan.buffers[plan.unit_buffers[0][Role::gradient].buffer].size;
   };
   CHECK(gradients(8) == Bytes(4096));
@@ -108,7 +105,7 @@ TEST_CASE("fsdp_of_several_replicas_keeps_one_shard_of_a_gradient") {
 
 TEST_CASE("what_depends_on_the_number_of_ranks_is_refused") {
   const auto refused = [](const Model& model, const PlanOptions& options, const char* why) {
-    const std::string text = usage_error([&] { compile(input_of(model, options)); });
+    const std::string text = refusal(model, options);
     INFO(text);
     CHECK(contains(text, "granules is 8: "));
     CHECK(contains(text, why));
@@ -124,7 +121,7 @@ TEST_CASE("what_depends_on_the_number_of_ranks_is_refused") {
   refused(collecting_model(), {.ranks = 2, .granules = 8}, "together over ranks inside its window");
   Model gathers = chain_model(2);
   gathers.units[0].collectives.push_back({.name = "u0.c", .elements = 4, .of_granules = true});
-  CHECK(verify(compile(input_of(gathers, {.ranks = 4, .replicas = 2, .granules = 8}))).ok());
+  CHECK(verify(compile(gathers, {.ranks = 4, .replicas = 2, .granules = 8})).ok());
   gathers.units[0].collectives[0].axes = Axis::shard;
   refused(gathers, {.ranks = 4, .replicas = 2, .granules = 8}, "together over ranks inside its window");
   refused(chain_model(2), {.mesh = MeshShape({{Axis::shard, 2}, {Axis::tensor, 2}}), .granules = 8}, "along tensor");
@@ -133,6 +130,4 @@ TEST_CASE("what_depends_on_the_number_of_ranks_is_refused") {
   refused(few, {.ranks = 4, .granules = 8}, "of program \"train\" has 3 granules");
 }
 
-}  // namespace
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::granules_test

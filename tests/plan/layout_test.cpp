@@ -9,9 +9,7 @@
 #include "models.hpp"
 #include "tessera/base/shape.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::layout_test {
 
 constexpr std::size_t rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 13};
 
@@ -46,8 +44,6 @@ void for_each_layout(Body body) {
 }
 
 std::size_t round_to_128(std::size_t count) { return (count + 127) / 128 * 128; }
-
-}  // namespace
 
 TEST_CASE("owners_of_elements_are_the_ranks_whose_pieces_they_are_in") {
   for_each_layout([](const UnitSpec&, const UnitLayout& layout, std::size_t) {
@@ -206,4 +202,4 @@ TEST_CASE("a_unit_is_divided_along_the_innermost_axis_first") {
   CHECK(slice.shard_begin(Part::trained, 7) == 2 * 4 * 128);
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::layout_test

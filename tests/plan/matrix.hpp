@@ -92,7 +92,7 @@ inline void for_each_nth_plan(std::size_t stride, const PlanBody& body) {
   std::size_t index = 0;
   for (const Model& model : all_models()) {
     for_each_options([&](const PlanOptions& options) {
-      if (index++ % stride == 0) body(model, options, compile(input_of(model, options)));
+      if (index++ % stride == 0) body(model, options, compile(model, options));
     });
   }
 }

@@ -16,9 +16,7 @@
 #include "plan/collective_memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace memory_test {
+namespace tessera::plan::memory_test {
 
 std::uint64_t category(const MemoryReport& report, Category which) {
   return report.categories[static_cast<std::size_t>(which)].size.count();
@@ -123,6 +121,10 @@ Persistent persistent_of(const Model& model, const PlanOptions& options) {
   return sum;
 }
 
+const Model equal_units{"equal",
+                        {unit_of("a", {4096}), unit_of("b", {4096}), unit_of("c", {4096}), unit_of("d", {4096})},
+                        Program::chain(4)};
+
 std::uint64_t largest(const Model& model, const PlanOptions& options, DType type) {
   std::uint64_t most = 0;
   for (const UnitSpec& unit : model.units) {
@@ -131,21 +133,52 @@ std::uint64_t largest(const Model& model, const PlanOptions& options, DType type
   return most;
 }
 
-TEST_CASE("persistent_bytes_are_those_of_the_table") {
+void check_persistent_bytes_are_those_of_the_table(const Model& model, const Plan& plan, const Persistent& expected) {
+  const MemoryReport report = memory(plan);
+  CHECK(category(report, Category::parameters) == up(expected.parameters, 4096));
+  CHECK(category(report, Category::gradients) == up(expected.gradients, 4096));
+  CHECK(category(report, Category::optimizer) == up(expected.optimizer, 4096));
+  CHECK(category(report, Category::accumulation) == up(expected.accumulation, 4096));
+  std::uint64_t scalars = 0;  // of each program, and a row of norms for each rank
+  for (std::size_t program = 0; program <= model.further.size(); ++program) {
+    const auto units = std::count(plan.trainers.begin(), plan.trainers.end(), program);
+    scalars = up(scalars, 512) + 512 + (8 * static_cast<std::uint64_t>(units) + 16) * plan.options.ranks;
+  }
+  CHECK(category(report, Category::scalars) == up(scalars, 4096));
+}
+
+void check_regions_are_page_aligned_disjoint_and_hold_their_buffers(const Plan& plan) {
+  const MemoryReport report = memory(plan);
+  Bytes end;
+  Bytes sum;
+  for (const CategoryBytes& region : report.categories) {
+    sum += region.size;
+    if (region.size == Bytes(0)) continue;
+    CHECK(region.offset.count() % 4096 == 0);
+    CHECK(region.size.count() % 4096 == 0);
+    CHECK(region.offset >= end);
+    end = region.offset + region.size;
+  }
+  CHECK(report.peak == sum);
+  CHECK(report.peak == end);
+  for (const Buffer& buffer : plan.buffers) {
+    const CategoryBytes& region = report.categories[static_cast<std::size_t>(buffer.category)];
+    CHECK(buffer.offset.count() % 512 == 0);
+    CHECK(buffer.offset >= region.offset);
+    CHECK((buffer.size == Bytes(0) || buffer.offset + buffer.size <= region.offset + region.size));
+  }
+}
+
+TEST_CASE("persistent_bytes_are_those_of_the_table_in_regions_and_live_ones_lie_between_them_and_the_peak") {
   for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
     INFO(model.name << ", " << describe(options));
-    const MemoryReport report = memory(plan);
     const Persistent expected = persistent_of(model, options);
-    CHECK(category(report, Category::parameters) == up(expected.parameters, 4096));
-    CHECK(category(report, Category::gradients) == up(expected.gradients, 4096));
-    CHECK(category(report, Category::optimizer) == up(expected.optimizer, 4096));
-    CHECK(category(report, Category::accumulation) == up(expected.accumulation, 4096));
-    std::uint64_t scalars = 0;  // of each program, and a row of norms for each rank
-    for (std::size_t program = 0; program <= model.further.size(); ++program) {
-      const auto units = std::count(plan.trainers.begin(), plan.trainers.end(), program);
-      scalars = up(scalars, 512) + 512 + (8 * static_cast<std::uint64_t>(units) + 16) * options.ranks;
-    }
-    CHECK(category(report, Category::scalars) == up(scalars, 4096));
+    check_persistent_bytes_are_those_of_the_table(model, plan, expected);
+    check_regions_are_page_aligned_disjoint_and_hold_their_buffers(plan);
+    const std::uint64_t persistent =
+        expected.parameters + expected.gradients + expected.optimizer + expected.accumulation;
+    CHECK(memory(plan).live.count() >= persistent - expected.gaps);
+    CHECK(memory(plan).live <= memory(plan).peak);
   });
 }
 
@@ -155,8 +188,8 @@ TEST_CASE("bytes_per_parameter_are_those_of_numerics_md") {
   const Model model{"one large unit", {unit_of("u", {elements})}, Program::chain(1)};
   for (const std::size_t ranks : {1u, 2u, 4u, 8u}) {
     const auto persistent = [&](Strategy strategy) {
-      const MemoryReport report = memory(compile(
-          input_of(model, {.strategy = strategy, .precision = bf16_mixed, .ranks = ranks, .micro_batches = 2})));
+      const MemoryReport report =
+          memory(compile(model, {.strategy = strategy, .precision = bf16_mixed, .ranks = ranks, .micro_batches = 2}));
       return category(report, Category::parameters) + category(report, Category::gradients) +
              category(report, Category::optimizer) + category(report, Category::accumulation);
     };
@@ -168,13 +201,10 @@ TEST_CASE("bytes_per_parameter_are_those_of_numerics_md") {
 }
 
 TEST_CASE("equal_units_take_one_slot_more_than_the_prefetch_depth_and_two_gradient_slots") {
-  const Model model{"equal",
-                    {unit_of("a", {4096}), unit_of("b", {4096}), unit_of("c", {4096}), unit_of("d", {4096})},
-                    Program::chain(4)};
   for (const std::size_t prefetch : {0u, 1u, 2u, 3u, 9u}) {
     for (const bool overlap : {false, true}) {
       const MemoryReport report = memory(compile(
-          input_of(model, {.precision = bf16_mixed, .ranks = 4, .prefetch = prefetch, .overlap_reduction = overlap})));
+          equal_units, {.precision = bf16_mixed, .ranks = 4, .prefetch = prefetch, .overlap_reduction = overlap}));
       const std::size_t slots = std::min<std::size_t>(1 + prefetch, 4);
       CHECK(category(report, Category::parameter_slots) == slots * 2 * 4096);
       CHECK(category(report, Category::gradient_slots) == (overlap ? 2u : 1u) * 2 * 4096);
@@ -189,8 +219,8 @@ TEST_CASE("windows_read_masters_where_parameters_are_sharded_over_one_rank_alone
     for (const auto& mesh : {std::pair<std::size_t, std::size_t>{1, 1}, {3, 3}, {4, 2}}) {
       const std::size_t ranks = mesh.first, replicas = mesh.second;
       const auto slots = [&](const Precision& precision) {
-        const Plan plan = compile(input_of(
-            chain_model(3), {.strategy = strategy, .precision = precision, .ranks = ranks, .replicas = replicas}));
+        const Plan plan = compile(chain_model(3),
+                                  {.strategy = strategy, .precision = precision, .ranks = ranks, .replicas = replicas});
         return category(memory(plan), Category::parameter_slots);
       };
       const bool is_sharded = plan::sharding_of({.strategy = strategy, .ranks = ranks, .replicas = replicas})
@@ -208,9 +238,6 @@ TEST_CASE("windows_read_masters_where_parameters_are_sharded_over_one_rank_alone
 
 // Units of 8192 bytes in bf16: alone, in two pairs, and all together.
 TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucket_where_reductions_overlap") {
-  const Model model{"equal",
-                    {unit_of("a", {4096}), unit_of("b", {4096}), unit_of("c", {4096}), unit_of("d", {4096})},
-                    Program::chain(4)};
   for (const Strategy strategy : flat_strategies) {
     for (const bool overlap : {false, true}) {
       const auto bytes = [&](std::uint64_t units, DType wire, Category which) {
@@ -219,7 +246,7 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
                                   .ranks = 4,
                                   .overlap_reduction = overlap,
                                   .bucket_cap = units * 4096 * size_of(wire)};
-        return category(memory(compile(input_of(model, options))), which);
+        return category(memory(compile(equal_units, options)), which);
       };
       CHECK(bytes(1, DType::bf16, Category::gradient_slots) == (overlap ? 2u : 1u) * 8192);
       CHECK(bytes(2, DType::bf16, Category::gradient_slots) == (overlap ? 3u : 2u) * 8192);
@@ -238,7 +265,7 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
 TEST_CASE("gradients_stand_where_their_sums_do") {
   const Model model = chain_model(3);
   const auto slots = [&](const PlanOptions& options) {
-    return category(memory(compile(input_of(model, options))), Category::gradient_slots);
+    return category(memory(compile(model, options)), Category::gradient_slots);
   };
   for (const Strategy strategy : flat_strategies) {
     INFO(to_string(strategy));
@@ -261,7 +288,7 @@ TEST_CASE("gradients_stand_where_their_sums_do") {
   // A unit of another type has the one slot for itself.
   Model mixed = chain_model(3);
   mixed.units[1].precision = bf16_mixed;
-  const Plan plan = compile(input_of(mixed, {.strategy = Strategy::ddp, .ranks = 2}));
+  const Plan plan = compile(mixed, {.strategy = Strategy::ddp, .ranks = 2});
   CHECK(plan.unit_buffers[0][Role::gradient_slot].buffer == plan.unit_buffers[0][Role::gradient].buffer);
   CHECK(plan.buffers[plan.unit_buffers[1][Role::gradient_slot].buffer].category == Category::gradient_slots);
   CHECK(verify(plan).ok());
@@ -272,7 +299,7 @@ TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_t
     const Model model = chain_model(units);
     for_each_gathering({.ranks = 3}, [&](const PlanOptions& options) {
       INFO(model.name << ", " << describe(options));
-      const MemoryReport report = memory(compile(input_of(model, options)));
+      const MemoryReport report = memory(compile(model, options));
       const std::uint64_t parameters = category(report, Category::parameter_slots);
       const std::uint64_t slots = options.reshard_after_forward == true ? 1 + options.prefetch : units;
       CHECK(parameters <= up(slots * largest(model, options, options.precision.parameter), 4096));
@@ -281,43 +308,6 @@ TEST_CASE("slots_of_a_chain_are_at_most_one_more_than_the_prefetch_depth_times_t
             up(2 * largest(model, options, options.precision.gradient), 4096));
     });
   }
-}
-
-TEST_CASE("regions_are_page_aligned_disjoint_and_hold_their_buffers") {
-  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    INFO(model.name << ", " << describe(options));
-    const MemoryReport report = memory(plan);
-    Bytes end;
-    Bytes sum;
-    for (const CategoryBytes& region : report.categories) {
-      sum += region.size;
-      if (region.size == Bytes(0)) continue;
-      CHECK(region.offset.count() % 4096 == 0);
-      CHECK(region.size.count() % 4096 == 0);
-      CHECK(region.offset >= end);
-      end = region.offset + region.size;
-    }
-    CHECK(report.peak == sum);
-    CHECK(report.peak == end);
-    for (const Buffer& buffer : plan.buffers) {
-      const CategoryBytes& region = report.categories[static_cast<std::size_t>(buffer.category)];
-      CHECK(buffer.offset.count() % 512 == 0);
-      CHECK(buffer.offset >= region.offset);
-      CHECK((buffer.size == Bytes(0) || buffer.offset + buffer.size <= region.offset + region.size));
-    }
-  });
-}
-
-TEST_CASE("live_bytes_lie_between_the_persistent_ones_and_the_peak") {
-  for_sampled_plans([](const Model& model, const PlanOptions& options, const Plan& plan) {
-    INFO(model.name << ", " << describe(options));
-    const MemoryReport report = memory(plan);
-    const Persistent expected = persistent_of(model, options);
-    const std::uint64_t persistent =
-        expected.parameters + expected.gradients + expected.optimizer + expected.accumulation;
-    CHECK(report.live.count() >= persistent - expected.gaps);
-    CHECK(report.live <= report.peak);
-  });
 }
 
 // numerics.md: persistent + 2B of parameters + 2B of gradients, B less when reductions do not overlap.
@@ -332,7 +322,7 @@ TEST_CASE("live_bytes_of_fsdp_keep_to_their_bound") {
         const std::uint64_t scalars = 72 + (8 * units + 16) * ranks;
         const std::uint64_t bound = held.parameters + held.gradients + held.optimizer + scalars +
                                     (overlap ? 4 : 3) * largest(model, options, DType::fp32);
-        CHECK(memory(compile(input_of(model, options))).live.count() <= bound);
+        CHECK(memory(compile(model, options)).live.count() <= bound);
       }
     }
   }
@@ -342,7 +332,7 @@ TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_zero2_and_fsdp") {
   const Model model{"one", {unit_of("u", {4096})}, Program::chain(1)};
   const auto accumulation = [&](Strategy strategy, AccumulationMode mode) {
     return category(
-        memory(compile(input_of(model, {.strategy = strategy, .ranks = 4, .micro_batches = 2, .accumulation = mode}))),
+        memory(compile(model, {.strategy = strategy, .ranks = 4, .micro_batches = 2, .accumulation = mode})),
         Category::accumulation);
   };
   CHECK(accumulation(Strategy::fsdp, AccumulationMode::local) == 4 * 4096);
@@ -356,7 +346,7 @@ TEST_CASE("staging_of_collectives_holds_the_largest_reduction_up_to_64_mib") {
   const std::size_t elements = 1u << 20;
   const Model model{"two units", {unit_of("a", {elements}), unit_of("b", {1000})}, Program::chain(2)};
   const auto plan_of = [&](const Model& of, std::size_t ranks, const Precision& precision, CollectiveStaging staging) {
-    return compile(input_of(of, {.precision = precision, .ranks = ranks, .collective_staging = staging}));
+    return compile(of, {.precision = precision, .ranks = ranks, .collective_staging = staging});
   };
   for (const std::size_t ranks : {1u, 2u, 4u}) {
     CAPTURE(ranks);
@@ -383,11 +373,10 @@ TEST_CASE("sums_of_tied_units_have_as_much_staging_in_both_roles") {
     Model model{"tied", {unit_of("a", {12u << 20}), unit_of("b", {role == 0 ? 100u << 20 : 1})}, Program::chain(2)};
     model.units[0].is_tied_to = role == 0;
     model.units[0].tied = role == 1;
-    roles.push_back(
-        {fmt::format("{}", role), compile(input_of(model, {.mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}},
-                                                           .role = role,
-                                                           .role_units = 2,
-                                                           .collective_staging = CollectiveStaging::results}))});
+    roles.push_back({fmt::format("{}", role), compile(model, {.mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}},
+                                                              .role = role,
+                                                              .role_units = 2,
+                                                              .collective_staging = CollectiveStaging::results})});
   }
   CHECK(buffer_of(roles[0].plan, "reduce staging") == 200u << 20);
   CHECK(buffer_of(roles[1].plan, "reduce staging") == 48u << 20);
@@ -404,7 +393,7 @@ TEST_CASE("large_buffers_of_a_unit_do_not_stand_a_power_of_two_apart") {
     for (const std::size_t ranks : {1u, 2u}) {
       const UnitSpec unit = unit_of("u", {ranks * (mebibytes << 18)});
       const Model model{"units of powers of two", {unit, unit_of("v", {ranks * (mebibytes << 18)})}, Program::chain(2)};
-      const Plan plan = compile(input_of(model, {.ranks = ranks}));
+      const Plan plan = compile(model, {.ranks = ranks});
       CAPTURE(mebibytes);
       for (const UnitBuffers& of : plan.unit_buffers) {
         std::vector<std::size_t> read = {of[Role::master].buffer, of[Role::gradient].buffer};
@@ -434,10 +423,8 @@ TEST_CASE("large_buffers_of_a_unit_do_not_stand_a_power_of_two_apart") {
 
 TEST_CASE("small_buffers_stand_side_by_side") {
   const Model model{"small units", {unit_of("u", {1u << 18}), unit_of("v", {1u << 18})}, Program::chain(2)};
-  const MemoryReport report = memory(compile(input_of(model, {.ranks = 1})));
+  const MemoryReport report = memory(compile(model, {.ranks = 1}));
   CHECK(category(report, Category::optimizer) == 4u << 20);
 }
 
-}  // namespace memory_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::memory_test

@@ -9,14 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include "../windows.hpp"
+#include "errors.hpp"
 #include "tessera/plan/compile.hpp"
 
 namespace tessera::plan {
 
-// A unit with one parameter for each of `sizes`.
+using tests::program;
+using tests::windows;
+
 inline constexpr Precision in_bf16_throughout{
     .parameter = DType::bf16, .gradient = DType::bf16, .wire = DType::bf16, .masters = DType::bf16};
 
+// A unit with one parameter for each of `sizes`.
 inline UnitSpec unit_of(const std::string& name, const std::vector<std::size_t>& sizes) {
   UnitSpec unit{name, {}};
   for (std::size_t p = 0; p < sizes.size(); ++p) {
@@ -47,39 +52,12 @@ inline Model chain_model(std::size_t units) {
 }
 
 // Unit 0 is the embedding and the head: two forward and two backward windows.
-inline Model tied_model() {
-  using enum WindowKind;
-  return {"tied",
-          odd_units(3),
-          {{{0, forward},
-            {1, forward},
-            {2, forward},
-            {0, forward},
-            {0, backward},
-            {2, backward},
-            {1, backward},
-            {0, backward}},
-           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {0, evaluate}}}};
-}
+inline Model tied_model() { return {"tied", odd_units(3), program("f0 f1 f2 f0 b0 b2 b1 b0", "e0 e1 e2 e0")}; }
 
 // Activation checkpointing: stretches of two units run forward again inside the backward pass.
 inline Model recompute_model() {
   using enum WindowKind;
-  return {"recompute",
-          odd_units(4),
-          {{{0, forward},
-            {1, forward},
-            {2, forward},
-            {3, forward},
-            {2, recompute},
-            {3, recompute},
-            {3, backward},
-            {2, backward},
-            {0, recompute},
-            {1, recompute},
-            {1, backward},
-            {0, backward}},
-           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}}}};
+  return {"recompute", odd_units(4), program("f0 f1 f2 f3 r2 r3 b3 b2 r0 r1 b1 b0", "e0 e1 e2 e3")};
 }
 
 inline Model no_evaluation_model() {
@@ -97,7 +75,6 @@ inline Model empty_unit_model() {
 // beside trained ones, nothing but frozen ones (with and without a backward window), untrained state, and a wire in
 // another type than the gradient.
 inline Model varied_model() {
-  using enum WindowKind;
   std::vector<UnitSpec> units = odd_units(5);
   units[0].parameters.push_back({.name = "u0.frozen", .shape = {301}, .frozen = true});
   units[0].precision = fp32_precision;
@@ -113,49 +90,21 @@ inline Model varied_model() {
   units[3].reshard_after_forward = Axis::shard;
   units[3].prefetch = 0;
   units[4].prefetch = 3;
-  return {"varied",
-          std::move(units),
-          {{{0, forward},
-            {1, forward},
-            {2, forward},
-            {3, forward},
-            {4, forward},
-            {4, backward},
-            {3, backward},
-            {2, backward},
-            {0, backward}},
-           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}, {4, evaluate}}}};
+  return {"varied", std::move(units), program("f0 f1 f2 f3 f4 b4 b3 b2 b0", "e0 e1 e2 e3 e4")};
 }
 
 // A generator (units 0 and 1) and a discriminator (2 and 3, which sees two batches a step), with optimizers of their
 // own, and so many micro-batches of the discriminator: each has steps in which the other's units only pass something
 // on.
 inline Model adversarial_model() {
-  using enum WindowKind;
-  const Program discriminator{.micro_batch = {{0, forward},
-                                              {1, forward},
-                                              {2, forward},
-                                              {3, forward},
-                                              {2, forward},
-                                              {3, forward},
-                                              {3, backward},
-                                              {2, backward},
-                                              {3, backward},
-                                              {2, backward}},
-                              .evaluation = {{2, evaluate}, {3, evaluate}},
+  const Program discriminator{.micro_batch = windows("f0 f1 f2 f3 f2 f3 b3 b2 b3 b2"),
+                              .evaluation = windows("e2 e3"),
                               .name = "discriminator",
                               .trains = std::nullopt,
                               .optimizer_states = std::vector<StateSpec>{"momentum"},
                               .micro_batches = 3};
-  const Program generator{.micro_batch = {{0, forward},
-                                          {1, forward},
-                                          {2, forward},
-                                          {3, forward},
-                                          {3, backward},
-                                          {2, backward},
-                                          {1, backward},
-                                          {0, backward}},
-                          .evaluation = {{0, evaluate}, {1, evaluate}},
+  const Program generator{.micro_batch = windows("f0 f1 f2 f3 b3 b2 b1 b0"),
+                          .evaluation = windows("e0 e1"),
                           .name = "generator",
                           .trains = std::vector<std::size_t>{0, 1},
                           .optimizer_states = std::nullopt};
@@ -165,39 +114,14 @@ inline Model adversarial_model() {
 // Windows inside windows: an outer unit around two inner ones, one of which has one of its own inside; a tied unit
 // inside and outside; and what only resumes beside it.
 inline Model nested_model() {
-  using enum WindowKind;
-  return {"nested",
-          odd_units(5),
-          {{{4, forward},       {0, forward},        {1, forward},       {2, forward},        {1, forward, true},
-            {0, forward, true}, {4, forward},        {0, forward, true}, {3, forward},        {3, backward},
-            {0, backward},      {4, recompute},      {4, backward},      {0, backward, true}, {1, backward},
-            {2, recompute},     {1, backward, true}, {2, backward},      {1, backward, true}, {0, backward, true},
-            {4, backward}},
-           {{4, evaluate},
-            {0, evaluate},
-            {1, evaluate},
-            {2, evaluate},
-            {1, evaluate, true},
-            {0, evaluate, true},
-            {3, evaluate}}}};
+  return {"nested", odd_units(5),
+          program("f4 f0 f1 f2 f1+ f0+ f4 f0+ f3 b3 b0 r4 b4 b0+ b1 r2 b1+ b2 b1+ b0+ b4", "e4 e0 e1 e2 e1+ e0+ e3")};
 }
 
 // Units that recompute by their setting, in each other and one behind the other; the program says nothing of it.
 inline Model recomputing_model() {
   using enum WindowKind;
-  Model model{"recomputing",
-              odd_units(4),
-              {{{0, forward},
-                {1, forward},
-                {2, forward},
-                {1, forward, true},
-                {3, forward},
-                {3, backward},
-                {1, backward},
-                {2, backward},
-                {1, backward, true},
-                {0, backward}},
-               {{0, evaluate}, {1, evaluate}, {2, evaluate}, {1, evaluate, true}, {3, evaluate}}}};
+  Model model{"recomputing", odd_units(4), program("f0 f1 f2 f1+ f3 b3 b1 b2 b1+ b0", "e0 e1 e2 e1+ e3")};
   for (const std::size_t unit : {0u, 1u, 2u}) model.units[unit].recompute = true;
   return model;
 }
@@ -224,21 +148,7 @@ inline Model collecting_model() {
   units[3].collectives = {
       {.name = "u3.a", .kind = reduce_scatter, .type = DType::fp32, .elements = 64, .forward = false},
       {.name = "u3.b", .kind = reduce_scatter, .type = DType::bf16, .elements = 5, .backward = false}};
-  return {"collecting",
-          std::move(units),
-          {{{0, forward},
-            {1, forward},
-            {2, forward},
-            {1, forward},
-            {3, forward},
-            {3, backward},
-            {1, recompute},
-            {1, backward},
-            {2, backward},
-            {1, backward},
-            {0, recompute},
-            {0, backward}},
-           {{0, evaluate}, {1, evaluate}, {2, evaluate}, {3, evaluate}}}};
+  return {"collecting", std::move(units), program("f0 f1 f2 f1 f3 b3 r1 b1 b2 b1 r0 b0", "e0 e1 e2 e3")};
 }
 
 // Units that each replica has of its own, with state and a collective, among others of all.
@@ -376,6 +286,13 @@ inline CompileInput input_of(const Model& model, const PlanOptions& options) {
   std::vector<Program> programs = {model.program};
   programs.insert(programs.end(), model.further.begin(), model.further.end());
   return {model.units, std::move(programs), options, {"m", "v"}};
+}
+
+inline Plan compile(const Model& model, const PlanOptions& options) { return compile(input_of(model, options)); }
+
+// The error that the input is refused with; empty where it is not.
+inline std::string refusal(const Model& model, const PlanOptions& options = {}) {
+  return usage_error([&] { compile(model, options); });
 }
 
 inline std::string describe(const PlanOptions& options) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,22 +29,49 @@ void each_operation(const Plan& plan, Visit visit) {
   }
 }
 
+inline Operation& operation_at(Plan& plan, EventPoint point) {
+  return plan.segments[point.segment].operations[point.operation];
+}
+
 // Damages every operation that `applies` accepts, one at a time; damage(mutant, point) says whether that makes a
-// mutant.
+// mutant: where it says nothing it does.
 template <typename Applies, typename Damage>
 void at_each(const Plan& plan, const MutantSink& sink, Applies applies, Damage damage) {
   each_operation(plan, [&](EventPoint point, const Operation& operation) {
     if (!applies(operation)) return;
     Plan mutant = plan;
-    if (damage(mutant, point)) sink.take(std::move(mutant), describe(plan, point));
+    if constexpr (std::is_void_v<decltype(damage(mutant, point))>) {
+      damage(mutant, point);
+    } else if (!damage(mutant, point)) {
+      return;
+    }
+    sink.take(std::move(mutant), describe(plan, point));
   });
 }
+
+using MakeMutants = std::function<void(const Plan& plan, const MutantSink& sink)>;
 
 struct MutantClass {
   std::string_view name;
   bool on_one_rank;  // all ranks but the last keep the sound plan
-  void (*make)(const Plan& plan, const MutantSink& sink);
+  MakeMutants make;
 };
+
+// The same as a class has it.
+template <typename Applies, typename Damage>
+MakeMutants each(Applies applies, Damage damage) {
+  return [=](const Plan& plan, const MutantSink& sink) { at_each(plan, sink, applies, damage); };
+}
+
+// Where damage is to the operation alone: change(operation).
+template <typename Applies, typename Change>
+MakeMutants each_changed(Applies applies, Change change) {
+  return each(applies, [=](Plan& mutant, EventPoint point) { return change(operation_at(mutant, point)); });
+}
+
+inline auto is_of(OperationKind kind) {
+  return [kind](const Operation& operation) { return operation.kind == kind; };
+}
 
 std::vector<MutantClass> wait_mutants();        // waits and records
 std::vector<MutantClass> range_mutants();       // sizes and shards

@@ -54,6 +54,7 @@ void swapped_on_one_stream(const Plan& plan, const MutantSink& sink) {
   }
 }
 
+// A rank launches two of different streams the other way round; finish(mutant).
 template <typename Finish>
 void swapped_across_streams(const Plan& plan, const MutantSink& sink, Finish finish) {
   for (std::size_t s = 0; s < plan.segments.size(); ++s) {
@@ -69,10 +70,6 @@ void swapped_across_streams(const Plan& plan, const MutantSink& sink, Finish fin
   }
 }
 
-void launched_in_other_order(const Plan& plan, const MutantSink& sink) {
-  swapped_across_streams(plan, sink, [](Plan&) {});
-}
-
 // The deviating rank's plan is sound in itself: only the comparison of ranks can tell.
 void launched_in_other_order_with_its_own_waits(const Plan& plan, const MutantSink& sink) {
   swapped_across_streams(plan, sink, [](Plan& mutant) {
@@ -84,23 +81,12 @@ void launched_in_other_order_with_its_own_waits(const Plan& plan, const MutantSi
   });
 }
 
-template <typename Change>
-void at_each_collective(const Plan& plan, const MutantSink& sink, Change change) {
-  at_each(
-      plan, sink, [](const Operation& operation) { return is_collective(operation.kind); }, change);
-}
-
-void missing(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
-    erase(mutant, point);
-    return true;
-  });
-}
+bool is_any(const Operation& operation) { return is_collective(operation.kind); }
 
 // Nothing moves in a collective over an empty unit, and when all leave it out nobody waits. A rank that gets no
 // broadcast goes on with its own values.
 void missing_everywhere(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
+  at_each(plan, sink, is_any, [&](Plan& mutant, EventPoint point) {
     const Operation& operation = plan.at(point);
     const bool excluded = moves_nothing(operation) || operation.kind == OperationKind::broadcast;
     if (excluded) sink.exclude();
@@ -111,8 +97,8 @@ void missing_everywhere(const Plan& plan, const MutantSink& sink) {
 
 // The same kind of collective, as the plan has it for the next unit.
 void another_units(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
-    Operation& operation = mutant.segments[point.segment].operations[point.operation];
+  at_each(plan, sink, is_any, [&](Plan& mutant, EventPoint point) {
+    Operation& operation = operation_at(mutant, point);
     for (const std::size_t o : collectives_of(plan, point.segment)) {
       const Operation& other = plan.segments[point.segment].operations[o];
       if (other.kind != operation.kind || other.unit == operation.unit) continue;
@@ -124,51 +110,18 @@ void another_units(const Plan& plan, const MutantSink& sink) {
   });
 }
 
-void another_wire_type(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
-    Operation& operation = mutant.segments[point.segment].operations[point.operation];
-    operation.wire = operation.wire == DType::fp32 ? DType::bf16 : DType::fp32;
-    return true;
-  });
-}
-
 // A window's collective that moves otherwise than its unit says.
-void another_kind(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
-    Operation& operation = mutant.segments[point.segment].operations[point.operation];
-    operation.collective_kind = operation.collective_kind == CollectiveKind::all_reduce ? CollectiveKind::all_gather
-                                                                                        : CollectiveKind::all_reduce;
-    return operation.kind == OperationKind::collective;
-  });
+void another_kind(Operation& operation) {
+  operation.collective_kind =
+      operation.collective_kind == CollectiveKind::all_reduce ? CollectiveKind::all_gather : CollectiveKind::all_reduce;
 }
 
-void another_divisor(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
-    Operation& operation = mutant.segments[point.segment].operations[point.operation];
-    operation.divisor = operation.divisor == 1 ? 2 : 1;
-    return operation.kind == OperationKind::reduce_scatter;
-  });
-}
-
-// Sums that replace what they should add to, or add to what is none of theirs; with the accesses that go with it.
-void another_beginning(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
-    Operation& operation = mutant.segments[point.segment].operations[point.operation];
-    operation.add = !operation.add;
-    for (std::size_t a = 1; a < operation.accesses.size(); a += 2) {
-      operation.accesses[a].mode = operation.add ? AccessMode::update : AccessMode::write;
-    }
-    return operation.kind == OperationKind::reduce_scatter;
-  });
-}
-
-// Ranks one after the other in place of their sum, or the other way round.
-void another_order(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [](Plan& mutant, EventPoint point) {
-    Operation& operation = mutant.segments[point.segment].operations[point.operation];
-    operation.continues = !operation.continues;
-    return operation.kind == OperationKind::reduce_scatter;
-  });
+// A sum that replaces what it should add to, or adds to what is none of its own; with the accesses that go with it.
+void another_beginning(Operation& operation) {
+  operation.add = !operation.add;
+  for (std::size_t a = 1; a < operation.accesses.size(); a += 2) {
+    operation.accesses[a].mode = operation.add ? AccessMode::update : AccessMode::write;
+  }
 }
 
 // One micro-batch more of one program, and nothing in its segments that knows of it.
@@ -187,8 +140,8 @@ void another_group(const Plan& plan, const MutantSink& sink) {
                              Axis::shard | Axis::tensor, AxisSet::all()}) {
     const AxisSet group = plan.mesh.group(axes);
     if (!seen.insert(group.bits()).second) continue;
-    at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
-      Operation& operation = mutant.segments[point.segment].operations[point.operation];
+    at_each(plan, sink, is_any, [&](Plan& mutant, EventPoint point) {
+      Operation& operation = operation_at(mutant, point);
       if (operation.group == group) return false;
       if (moves_nothing(operation)) sink.exclude();
       operation.group = group;
@@ -216,7 +169,7 @@ void undeclared_contribution(const Plan& plan, const MutantSink& sink) {
         continue;
       }
       Plan mutant = plan;
-      auto& all = mutant.segments[s].operations[o].accesses;
+      auto& all = operation_at(mutant, point).accesses;
       all.erase(all.begin() + static_cast<std::ptrdiff_t>(a));
       sink.take(std::move(mutant), describe(plan, point));
     }
@@ -225,8 +178,8 @@ void undeclared_contribution(const Plan& plan, const MutantSink& sink) {
 
 // Counts as if the elements were half as wide.
 void another_width(const Plan& plan, const MutantSink& sink) {
-  at_each_collective(plan, sink, [&](Plan& mutant, EventPoint point) {
-    for (Access& access : mutant.segments[point.segment].operations[point.operation].accesses) {
+  at_each(plan, sink, is_any, [&](Plan& mutant, EventPoint point) {
+    for (Access& access : operation_at(mutant, point).accesses) {
       access.range.size = Bytes(access.range.size.count() / 2);
     }
     const bool empty = moves_nothing(plan.at(point));
@@ -238,24 +191,32 @@ void another_width(const Plan& plan, const MutantSink& sink) {
 }  // namespace
 
 std::vector<MutantClass> collective_mutants() {
-  return {{"collectives of a stream swapped on one rank", true, swapped_on_one_stream},
-          {"launch order swapped on one rank", true, launched_in_other_order},
-          {"launch order swapped, with its own waits", true, launched_in_other_order_with_its_own_waits},
-          {"collective missing on one rank", true, missing},
-          {"collective missing on all ranks", false, missing_everywhere},
-          {"another unit's collective on one rank", true, another_units},
-          {"another wire type on one rank", true, another_wire_type},
-          {"a window's collective of another kind on one rank", true, another_kind},
-          {"a window's collective of another kind", false, another_kind},
-          {"a window's contribution that it does not declare", false, undeclared_contribution<false>},
-          {"… beside another collective", false, undeclared_contribution<true>},
-          {"another divisor", false, another_divisor},
-          {"a sum begins elsewhere", false, another_beginning},
-          {"a sum in another order", false, another_order},
-          {"another number of micro-batches", false, another_number_of_micro_batches},
-          {"another group on one rank", true, another_group},
-          {"another group on all ranks", false, another_group},
-          {"another element width on one rank", true, another_width}};
+  const auto is_sum = is_of(OperationKind::reduce_scatter);
+  return {
+      {"collectives of a stream swapped on one rank", true, swapped_on_one_stream},
+      {"launch order swapped on one rank", true,
+       [](const Plan& plan, const MutantSink& sink) { swapped_across_streams(plan, sink, [](Plan&) {}); }},
+      {"launch order swapped, with its own waits", true, launched_in_other_order_with_its_own_waits},
+      {"collective missing on one rank", true, each(is_any, erase)},
+      {"collective missing on all ranks", false, missing_everywhere},
+      {"another unit's collective on one rank", true, another_units},
+      {"another wire type on one rank", true,
+       each_changed(
+           is_any,
+           [](Operation& operation) { operation.wire = operation.wire == DType::fp32 ? DType::bf16 : DType::fp32; })},
+      {"a window's collective of another kind on one rank", true,
+       each_changed(is_of(OperationKind::collective), another_kind)},
+      {"a window's collective of another kind", false, each_changed(is_of(OperationKind::collective), another_kind)},
+      {"a window's contribution that it does not declare", false, undeclared_contribution<false>},
+      {"… beside another collective", false, undeclared_contribution<true>},
+      {"another divisor", false, each_changed(is_sum, [](Operation& sum) { sum.divisor = sum.divisor == 1 ? 2 : 1; })},
+      {"a sum begins elsewhere", false, each_changed(is_sum, another_beginning)},
+      // Ranks one after the other in place of their sum, or the other way round.
+      {"a sum in another order", false, each_changed(is_sum, [](Operation& sum) { sum.continues = !sum.continues; })},
+      {"another number of micro-batches", false, another_number_of_micro_batches},
+      {"another group on one rank", true, another_group},
+      {"another group on all ranks", false, another_group},
+      {"another element width on one rank", true, another_width}};
 }
 
 }  // namespace tessera::plan

@@ -20,93 +20,36 @@ bool is_idle(const Operation& operation, std::size_t pair) {
          operation.accesses[pair].range == operation.accesses[pair + 1].range;
 }
 
-// The accesses of each segment of each group, one at a time: `change` gets the list and the place of a segment's pair.
-template <typename Change>
-void at_each_segment(const Plan& plan, const MutantSink& sink, Change change) {
-  each_operation(plan, [&](EventPoint point, const Operation& operation) {
-    for (std::size_t pair = 0; is_group(operation) && pair < operation.accesses.size(); pair += 2) {
-      if (is_idle(operation, pair)) {
-        sink.exclude();
-        continue;
-      }
-      Plan mutant = plan;
-      if (!change(mutant.segments[point.segment].operations[point.operation].accesses, pair)) continue;
-      sink.take(std::move(mutant), fmt::format("{}, segment {}", describe(plan, point), pair / 2));
-    }
-  });
-}
-
 using Accesses = std::vector<Access>;
+
+// The accesses of each segment of each group, one at a time: `change` gets the list and the place of a segment's pair,
+// and says whether that makes a mutant.
+MakeMutants each_segment(const std::function<bool(Accesses& accesses, std::size_t pair)>& change) {
+  return [=](const Plan& plan, const MutantSink& sink) {
+    each_operation(plan, [&](EventPoint point, const Operation& operation) {
+      for (std::size_t pair = 0; is_group(operation) && pair < operation.accesses.size(); pair += 2) {
+        Plan mutant = plan;
+        if (is_idle(operation, pair) || !change(operation_at(mutant, point).accesses, pair)) {
+          sink.exclude();
+          continue;
+        }
+        sink.take(std::move(mutant), fmt::format("{}, segment {}", describe(plan, point), pair / 2));
+      }
+    });
+  };
+}
 
 void erase_pair(Accesses& accesses, std::size_t pair) {
   const auto first = accesses.begin() + static_cast<std::ptrdiff_t>(pair);
   accesses.erase(first, first + 2);
 }
 
-void exchanged(const Plan& plan, const MutantSink& sink) {
-  at_each_segment(plan, sink, [](Accesses& accesses, std::size_t pair) {
-    if (pair == 0) return false;
-    std::swap(accesses[pair], accesses[pair - 2]);
-    std::swap(accesses[pair + 1], accesses[pair - 1]);
-    return true;
-  });
-}
-
-void missing_on_one_rank(const Plan& plan, const MutantSink& sink) {
-  at_each_segment(plan, sink, [](Accesses& accesses, std::size_t pair) {
-    erase_pair(accesses, pair);
-    return true;
-  });
-}
-
-// When all leave out an empty unit nothing is missing.
-void group_missing_everywhere(const Plan& plan, const MutantSink& sink) {
-  at_each_segment(plan, sink, [&](Accesses& accesses, std::size_t pair) {
-    const bool empty = accesses[pair].range.size == Bytes(0);
-    if (empty) sink.exclude();
-    erase_pair(accesses, pair);
-    return !empty;
-  });
-}
-
-void twice(const Plan& plan, const MutantSink& sink) {
-  at_each_segment(plan, sink, [](Accesses& accesses, std::size_t pair) {
-    const Access source = accesses[pair];
-    const Access target = accesses[pair + 1];
-    accesses.push_back(source);
-    accesses.push_back(target);
-    return true;
-  });
-}
-
-// Empty units have no place to be wrong about.
-template <typename Exchange>
-void with_the_one_before(const Plan& plan, const MutantSink& sink, Exchange exchange) {
-  at_each_segment(plan, sink, [&](Accesses& accesses, std::size_t pair) {
-    if (pair == 0) return false;
-    const bool both_empty = accesses[pair].range.size == Bytes(0) && accesses[pair - 2].range.size == Bytes(0);
-    if (both_empty) sink.exclude();
+// Exchanges something of a segment and of the one before. Empty units have no place to be wrong about.
+MakeMutants with_the_one_before(const std::function<void(Accesses& accesses, std::size_t pair)>& exchange) {
+  return each_segment([=](Accesses& accesses, std::size_t pair) {
+    if (pair == 0 || (accesses[pair].range.size == Bytes(0) && accesses[pair - 2].range.size == Bytes(0))) return false;
     exchange(accesses, pair);
-    return !both_empty;
-  });
-}
-
-void targets_exchanged(const Plan& plan, const MutantSink& sink) {
-  with_the_one_before(plan, sink,
-                      [](Accesses& accesses, std::size_t pair) { std::swap(accesses[pair + 1], accesses[pair - 1]); });
-}
-void sources_exchanged(const Plan& plan, const MutantSink& sink) {
-  with_the_one_before(plan, sink,
-                      [](Accesses& accesses, std::size_t pair) { std::swap(accesses[pair], accesses[pair - 2]); });
-}
-void ranges_of_targets_exchanged(const Plan& plan, const MutantSink& sink) {
-  with_the_one_before(plan, sink, [](Accesses& accesses, std::size_t pair) {
-    std::swap(accesses[pair + 1].range, accesses[pair - 1].range);
-  });
-}
-void ranges_of_sources_exchanged(const Plan& plan, const MutantSink& sink) {
-  with_the_one_before(plan, sink, [](Accesses& accesses, std::size_t pair) {
-    std::swap(accesses[pair].range, accesses[pair - 2].range);
+    return true;
   });
 }
 
@@ -134,14 +77,39 @@ void in_the_next_bucket(const Plan& plan, const MutantSink& sink) {
 }  // namespace
 
 std::vector<MutantClass> group_mutants() {
-  return {{"segments of a group swapped on one rank", true, exchanged},
-          {"segment missing on one rank", true, missing_on_one_rank},
-          {"segment missing on all ranks", false, group_missing_everywhere},
-          {"segment twice", false, twice},
-          {"targets of two segments exchanged", false, targets_exchanged},
-          {"sources of two segments exchanged", false, sources_exchanged},
-          {"ranges of two targets exchanged", false, ranges_of_targets_exchanged},
-          {"ranges of two sources exchanged", false, ranges_of_sources_exchanged},
+  return {{"segments of a group swapped on one rank", true, each_segment([](Accesses& accesses, std::size_t pair) {
+             if (pair == 0) return false;
+             std::swap(accesses[pair], accesses[pair - 2]);
+             std::swap(accesses[pair + 1], accesses[pair - 1]);
+             return true;
+           })},
+          {"segment missing on one rank", true, each_segment([](Accesses& accesses, std::size_t pair) {
+             erase_pair(accesses, pair);
+             return true;
+           })},
+          // When all leave out an empty unit nothing is missing.
+          {"segment missing on all ranks", false, each_segment([](Accesses& accesses, std::size_t pair) {
+             if (accesses[pair].range.size == Bytes(0)) return false;
+             erase_pair(accesses, pair);
+             return true;
+           })},
+          {"segment twice", false, each_segment([](Accesses& accesses, std::size_t pair) {
+             const Access source = accesses[pair], target = accesses[pair + 1];
+             accesses.insert(accesses.end(), {source, target});
+             return true;
+           })},
+          {"targets of two segments exchanged", false, with_the_one_before([](Accesses& accesses, std::size_t pair) {
+             std::swap(accesses[pair + 1], accesses[pair - 1]);
+           })},
+          {"sources of two segments exchanged", false, with_the_one_before([](Accesses& accesses, std::size_t pair) {
+             std::swap(accesses[pair], accesses[pair - 2]);
+           })},
+          {"ranges of two targets exchanged", false, with_the_one_before([](Accesses& accesses, std::size_t pair) {
+             std::swap(accesses[pair + 1].range, accesses[pair - 1].range);
+           })},
+          {"ranges of two sources exchanged", false, with_the_one_before([](Accesses& accesses, std::size_t pair) {
+             std::swap(accesses[pair].range, accesses[pair - 2].range);
+           })},
           {"segment in the next bucket", false, in_the_next_bucket}};
 }
 

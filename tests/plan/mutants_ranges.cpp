@@ -25,70 +25,48 @@ Bytes element_of(const Plan& plan, const Access& access) {
 
 using Damage = std::function<void(const Plan& plan, Access& access)>;
 
-// Damages every access that `applies` accepts, one at a time.
+// Damages every access that applies(plan, access) accepts, one at a time.
 template <typename Applies>
-void damage_each(const Plan& plan, const MutantSink& sink, Applies applies, const Damage& damage) {
-  each_operation(plan, [&](EventPoint point, const Operation& operation) {
-    for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
-      const Access& access = operation.accesses[a];
-      // An empty unit has no byte to lose, nor a place to be wrong about.
-      if (access.range.size == Bytes(0)) {
-        sink.exclude();
-        continue;
+MakeMutants each_access(Applies applies, const Damage& damage) {
+  return [=](const Plan& plan, const MutantSink& sink) {
+    each_operation(plan, [&](EventPoint point, const Operation& operation) {
+      for (std::size_t a = 0; a < operation.accesses.size(); ++a) {
+        const Access& access = operation.accesses[a];
+        // An empty unit has no byte to lose, nor a place to be wrong about.
+        if (access.range.size == Bytes(0)) {
+          sink.exclude();
+          continue;
+        }
+        if (!applies(plan, access)) continue;
+        Plan mutant = plan;
+        damage(plan, operation_at(mutant, point).accesses[a]);
+        sink.take(std::move(mutant), fmt::format("{}, access {}", describe(plan, point), a));
       }
-      if (!applies(access)) continue;
-      Plan mutant = plan;
-      damage(plan, mutant.segments[point.segment].operations[point.operation].accesses[a]);
-      sink.take(std::move(mutant), fmt::format("{}, access {}", describe(plan, point), a));
+    });
+  };
+}
+
+bool any(const Plan&, const Access&) { return true; }
+bool has_stride(const Plan&, const Access& access) { return access.range.strides != decltype(Range::strides){}; }
+
+// Each stride by itself, with its axis. One along an axis of one rank is 0, and there is nothing to damage.
+MakeMutants each_stride(const std::function<void(const Plan& plan, Access& access, std::size_t axis)>& damage) {
+  return [=](const Plan& plan, const MutantSink& sink) {
+    for (std::size_t axis = 0; axis < axis_count; ++axis) {
+      each_access([=](const Plan&, const Access& access) { return access.range.strides[axis] != Bytes(0); },
+                  [=](const Plan& p, Access& access) { damage(p, access, axis); })(plan, sink);
     }
-  });
+  };
 }
 
-bool any(const Access&) { return true; }
-bool has_stride(const Access& access) { return access.range.strides != decltype(Range::strides){}; }
-
-void one_element_shorter(const Plan& plan, const MutantSink& sink) {
-  damage_each(plan, sink, any, [](const Plan& p, Access& access) { access.range.size -= element_of(p, access); });
-}
-
-void one_element_further(const Plan& plan, const MutantSink& sink) {
-  damage_each(plan, sink, any, [](const Plan& p, Access& access) { access.range.offset += element_of(p, access); });
-}
-
-// Each stride by itself. One along an axis of one rank is 0, and there is nothing to damage.
-void wrong_strides(const Plan& plan, const MutantSink& sink, void (*damage)(Bytes& stride, Bytes element)) {
-  for (std::size_t axis = 0; axis < axis_count; ++axis) {
-    damage_each(
-        plan, sink, [&](const Access& access) { return access.range.strides[axis] != Bytes(0); },
-        [&](const Plan& p, Access& access) { damage(access.range.strides[axis], element_of(p, access)); });
-  }
-}
-
-void everybodys_first_shard(const Plan& plan, const MutantSink& sink) {
-  wrong_strides(plan, sink, [](Bytes& stride, Bytes) { stride = Bytes(0); });
-}
-void stride_short(const Plan& plan, const MutantSink& sink) {
-  wrong_strides(plan, sink, [](Bytes& stride, Bytes element) { stride -= element; });
-}
-void stride_long(const Plan& plan, const MutantSink& sink) {
-  wrong_strides(plan, sink, [](Bytes& stride, Bytes element) { stride += element; });
-}
-void next_ranks_shard(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t axis = 0; axis < axis_count; ++axis) {
-    damage_each(
-        plan, sink, [&](const Access& access) { return access.range.strides[axis] != Bytes(0); },
-        [&](const Plan&, Access& access) { access.range.offset += access.range.strides[axis]; });
-  }
-}
 // Moves every stride to another axis, of the mesh or not.
 void axes_exchanged(const Plan& plan, const MutantSink& sink) {
-  damage_each(plan, sink, has_stride, [](const Plan&, Access& access) {
+  each_access(has_stride, [](const Plan&, Access& access) {
     std::rotate(access.range.strides.begin(), access.range.strides.begin() + 1, access.range.strides.end());
-  });
-  damage_each(
-      plan, sink,
-      [](const Access& access) { return has_stride(access) && access.range.strides[1] != access.range.strides[3]; },
-      [](const Plan&, Access& access) { std::swap(access.range.strides[1], access.range.strides[3]); });
+  })(plan, sink);
+  each_access([](const Plan&, const Access& access) { return access.range.strides[1] != access.range.strides[3]; },
+              [](const Plan&, Access& access) { std::swap(access.range.strides[1], access.range.strides[3]); })(plan,
+                                                                                                                sink);
 }
 
 // Both forms of a unit's range in a buffer that holds the whole: they differ where there are other ranks.
@@ -100,43 +78,21 @@ bool stands_in_whole(const Plan& plan, const Access& access) {
 }
 
 // In place of the whole.
-void only_my_shard(const Plan& plan, const MutantSink& sink) {
-  damage_each(
-      plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && !has_stride(access); },
-      [](const Plan& p, Access& access) {
-        const Bytes whole = access.range.size;
-        access.range.size = Bytes(whole.count() / p.options.ranks);
-        Bytes stride = access.range.size;
-        p.mesh.outwards_in([&](Axis axis) {
-          if (p.mesh.size(axis) > 1) access.range.strides[static_cast<std::size_t>(axis)] = stride;
-          stride = stride * p.mesh.size(axis);
-        });
-      });
+void only_my_shard(const Plan& plan, Access& access) {
+  const Bytes whole = access.range.size;
+  access.range.size = Bytes(whole.count() / plan.options.ranks);
+  Bytes stride = access.range.size;
+  plan.mesh.outwards_in([&](Axis axis) {
+    if (plan.mesh.size(axis) > 1) access.range.strides[static_cast<std::size_t>(axis)] = stride;
+    stride = stride * plan.mesh.size(axis);
+  });
 }
 
 // In place of this rank's shard.
-void everybodys_shards(const Plan& plan, const MutantSink& sink) {
-  damage_each(
-      plan, sink, [&](const Access& access) { return stands_in_whole(plan, access) && has_stride(access); },
-      [](const Plan& p, Access& access) {
-        const Coordinates last = p.mesh.last();
-        for (std::size_t axis = 0; axis < axis_count; ++axis) {
-          access.range.size += access.range.strides[axis] * last[axis];
-        }
-        access.range.strides = {};
-      });
-}
-
-// One axis less in the placement: this rank's place among those along the others, and all that stands there.
-void wider_by_an_axis(const Plan& plan, const MutantSink& sink) {
-  for (std::size_t axis = 0; axis < axis_count; ++axis) {
-    damage_each(
-        plan, sink, [&](const Access& access) { return access.range.strides[axis] != Bytes(0); },
-        [&](const Plan& p, Access& access) {
-          access.range.size = access.range.size * p.mesh.size(static_cast<Axis>(axis));
-          access.range.strides[axis] = Bytes(0);
-        });
-  }
+void everybodys_shards(const Plan& plan, Access& access) {
+  const Coordinates last = plan.mesh.last();
+  for (std::size_t axis = 0; axis < axis_count; ++axis) access.range.size += access.range.strides[axis] * last[axis];
+  access.range.strides = {};
 }
 
 // Two operands of one operation that stand elsewhere change places, with their names or without.
@@ -152,12 +108,12 @@ void operands_exchanged(const Plan& plan, const MutantSink& sink) {
                                accesses[a].mode == AccessMode::read && accesses[b].mode == AccessMode::read;
         if (both_came) continue;
         Plan places = plan;
-        auto& of_places = places.segments[point.segment].operations[point.operation].accesses;
+        auto& of_places = operation_at(places, point).accesses;
         std::swap(of_places[a].range, of_places[b].range);
         sink.take(std::move(places), fmt::format("{}, {} and {}", describe(plan, point), b, a));
         if (accesses[a].mode == accesses[b].mode || accesses[a].role == accesses[b].role) continue;
         Plan modes = plan;
-        auto& of_modes = modes.segments[point.segment].operations[point.operation].accesses;
+        auto& of_modes = operation_at(modes, point).accesses;
         std::swap(of_modes[a].mode, of_modes[b].mode);
         sink.take(std::move(modes), fmt::format("{}, modes {} and {}", describe(plan, point), b, a));
       }
@@ -171,17 +127,17 @@ void content_of_another_kind(const Plan& plan, const MutantSink& sink) {
     for (std::size_t role = 0; role < role_count; ++role) {
       const Content& content = plan.unit_buffers[unit][static_cast<Role>(role)];
       if (!content.exists()) continue;
-      Plan type = plan;
-      type.unit_buffers[unit][static_cast<Role>(role)].type = content.type == DType::fp16 ? DType::bf16 : DType::fp16;
-      sink.take(std::move(type), fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
-      Plan placement = plan;
-      placement.unit_buffers[unit][static_cast<Role>(role)].over = content.over | Axis::pipeline;
-      sink.take(std::move(placement),
-                fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
-      Plan space = plan;
-      space.unit_buffers[unit][static_cast<Role>(role)].space =
-          content.space == MemorySpace::host ? MemorySpace::device : MemorySpace::host;
-      sink.take(std::move(space), fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
+      const auto take = [&](const std::function<void(Content&)>& change) {
+        Plan mutant = plan;
+        change(mutant.unit_buffers[unit][static_cast<Role>(role)]);
+        sink.take(std::move(mutant),
+                  fmt::format("{} of {}", to_string(static_cast<Role>(role)), plan.units[unit].name));
+      };
+      take([](Content& said) { said.type = said.type == DType::fp16 ? DType::bf16 : DType::fp16; });
+      take([](Content& said) { said.over = said.over | Axis::pipeline; });
+      take([](Content& said) {
+        said.space = said.space == MemorySpace::host ? MemorySpace::device : MemorySpace::host;
+      });
     }
   }
 }
@@ -233,18 +189,37 @@ void blocks_of_two_ranks(const Plan& plan, const MutantSink& sink) {
 }  // namespace
 
 std::vector<MutantClass> range_mutants() {
-  return {{"range one element shorter", false, one_element_shorter},
-          {"range one element further", false, one_element_further},
-          {"everybody names the first shard", false, everybodys_first_shard},
-          {"shard stride one element short", false, stride_short},
-          {"shard stride one element long", false, stride_long},
-          {"the next rank's shard", false, next_ranks_shard},
+  const auto whole = [](const Plan& plan, const Access& access) {
+    return stands_in_whole(plan, access) && !has_stride(plan, access);
+  };
+  const auto shard = [](const Plan& plan, const Access& access) {
+    return stands_in_whole(plan, access) && has_stride(plan, access);
+  };
+  return {{"range one element shorter", false,
+           each_access(any, [](const Plan& p, Access& access) { access.range.size -= element_of(p, access); })},
+          {"range one element further", false,
+           each_access(any, [](const Plan& p, Access& access) { access.range.offset += element_of(p, access); })},
+          {"everybody names the first shard", false,
+           each_stride([](const Plan&, Access& access, std::size_t axis) { access.range.strides[axis] = Bytes(0); })},
+          {"shard stride one element short", false, each_stride([](const Plan& p, Access& access, std::size_t axis) {
+             access.range.strides[axis] -= element_of(p, access);
+           })},
+          {"shard stride one element long", false, each_stride([](const Plan& p, Access& access, std::size_t axis) {
+             access.range.strides[axis] += element_of(p, access);
+           })},
+          {"the next rank's shard", false, each_stride([](const Plan&, Access& access, std::size_t axis) {
+             access.range.offset += access.range.strides[axis];
+           })},
           {"axes of the mesh exchanged", false, axes_exchanged},
-          {"sharded over one axis less", false, wider_by_an_axis},
+          // One axis less in the placement: this rank's place among those along the others, and all that stands there.
+          {"sharded over one axis less", false, each_stride([](const Plan& p, Access& access, std::size_t axis) {
+             access.range.size = access.range.size * p.mesh.size(static_cast<Axis>(axis));
+             access.range.strides[axis] = Bytes(0);
+           })},
           {"operands exchanged", false, operands_exchanged},
           {"content of another kind", false, content_of_another_kind},
-          {"only my shard in place of the whole", false, only_my_shard},
-          {"the whole in place of my shard", false, everybodys_shards}};
+          {"only my shard in place of the whole", false, each_access(whole, only_my_shard)},
+          {"the whole in place of my shard", false, each_access(shard, everybodys_shards)}};
 }
 
 std::vector<MutantClass> state_mutants() {

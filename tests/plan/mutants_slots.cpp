@@ -32,34 +32,30 @@ std::size_t last_reader(const Plan& plan, std::size_t segment, std::size_t relea
   return operation;
 }
 
+// A slot is given back before the operation that before(plan, segment, release) names.
 template <typename Before>
-void freed_early(const Plan& plan, const MutantSink& sink, Before before) {
-  const auto is_release = [](const Operation& operation) { return operation.kind == OperationKind::release; };
-  at_each(plan, sink, is_release, [&](Plan& mutant, EventPoint point) {
-    // The slot of an empty unit holds nothing.
-    const bool empty = mutant.at(point).accesses.front().range.size == Bytes(0);
-    if (empty) {
-      sink.exclude();
-    } else {
-      move_up(mutant, point.segment, point.operation, before(point.segment, point.operation));
-    }
-    return !empty;
-  });
+MakeMutants freed_early(Before before) {
+  return [=](const Plan& plan, const MutantSink& sink) {
+    at_each(plan, sink, is_of(OperationKind::release), [&](Plan& mutant, EventPoint point) {
+      // The slot of an empty unit holds nothing.
+      const bool empty = mutant.at(point).accesses.front().range.size == Bytes(0);
+      if (empty) {
+        sink.exclude();
+      } else {
+        move_up(mutant, point.segment, point.operation, before(plan, point.segment, point.operation));
+      }
+      return !empty;
+    });
+  };
 }
 
-void freed_before_last_reader(const Plan& plan, const MutantSink& sink) {
-  freed_early(plan, sink,
-              [&](std::size_t segment, std::size_t release) { return last_reader(plan, segment, release); });
-}
 // Slots of one bucket are given back one after the other, in any order: the operation before is the one before all.
-void freed_before_previous_operation(const Plan& plan, const MutantSink& sink) {
-  freed_early(plan, sink, [&](std::size_t segment, std::size_t release) {
-    std::size_t operation = previous_on_stream(plan, segment, release);
-    while (plan.segments[segment].operations[operation].kind == OperationKind::release) {
-      operation = previous_on_stream(plan, segment, operation);
-    }
-    return operation;
-  });
+std::size_t operation_before(const Plan& plan, std::size_t segment, std::size_t release) {
+  std::size_t operation = previous_on_stream(plan, segment, release);
+  while (plan.segments[segment].operations[operation].kind == OperationKind::release) {
+    operation = previous_on_stream(plan, segment, operation);
+  }
+  return operation;
 }
 
 void rename_buffer(Plan& plan, std::size_t unit, std::size_t from, std::size_t to) {
@@ -157,6 +153,7 @@ bool waits_are_enough(const Plan& plan) {
 // their neighbours happens to be enough. Gradients of one bucket spread over slots that an earlier unit could as well
 // have had: no hazard.
 void slot_merged(const Plan& plan, const MutantSink& sink, Role slot) {
+  if (slot == Role::parameters && plan.parameters_stay_whole()) return;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     for (std::size_t other = 0; other < plan.units.size(); ++other) {
       const std::size_t from = plan.unit_buffers[unit][slot].buffer;
@@ -183,14 +180,6 @@ void slot_merged(const Plan& plan, const MutantSink& sink, Role slot) {
     }
   }
 }
-
-void parameter_slot_shared(const Plan& plan, const MutantSink& sink) {
-  if (!plan.parameters_stay_whole()) slot_merged(plan, sink, Role::parameters);
-}
-void gradient_slot_shared(const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, Role::gradient_slot); }
-
-// Buckets travel one after the other on one stream: what is the only one of its bucket in a buffer may stand in any.
-void staging_shared(const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, Role::staging); }
 
 // The next buffer in the arena that holds bytes.
 std::optional<std::size_t> neighbour(const Plan& plan, std::size_t buffer) {
@@ -229,24 +218,6 @@ void into_its_neighbour(const Plan& plan, const MutantSink& sink) {
   }
 }
 
-bool is_transfer(const Operation& operation) { return operation.kind == OperationKind::transfer; }
-
-void transfer_missing(const Plan& plan, const MutantSink& sink) {
-  at_each(plan, sink, is_transfer, [](Plan& mutant, EventPoint point) {
-    erase(mutant, point);
-    return true;
-  });
-}
-
-// A transfer on the stream of the other direction.
-void transfer_the_other_way(const Plan& plan, const MutantSink& sink) {
-  at_each(plan, sink, is_transfer, [](Plan& mutant, EventPoint point) {
-    Operation& transfer = mutant.segments[point.segment].operations[point.operation];
-    transfer.stream = transfer.stream == StreamId::fetch ? StreamId::evict : StreamId::fetch;
-    return true;
-  });
-}
-
 // The last operation before a fetch that gives one of its slots back; no_operation where the one before did.
 std::size_t release_before(const Segment& segment, std::size_t fetch) {
   for (std::size_t o = fetch; o-- > 0;) {
@@ -260,13 +231,11 @@ std::size_t release_before(const Segment& segment, std::size_t fetch) {
   return no_operation;
 }
 
-void fetched_before_the_slot_is_free(const Plan& plan, const MutantSink& sink) {
-  at_each(plan, sink, is_transfer, [](Plan& mutant, EventPoint point) {
-    if (mutant.at(point).stream != StreamId::fetch) return false;
-    const std::size_t release = release_before(mutant.segments[point.segment], point.operation);
-    if (release != no_operation) move_up(mutant, point.segment, point.operation, release);
-    return release != no_operation;
-  });
+bool fetched_before_the_slot_is_free(Plan& mutant, EventPoint point) {
+  if (mutant.at(point).stream != StreamId::fetch) return false;
+  const std::size_t release = release_before(mutant.segments[point.segment], point.operation);
+  if (release != no_operation) move_up(mutant, point.segment, point.operation, release);
+  return release != no_operation;
 }
 
 void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) {
@@ -276,7 +245,7 @@ void host_memory_in_place_of_the_slot(const Plan& plan, const MutantSink& sink) 
       const Role slot = operation.accesses[a].role;
       if (slot != Role::state_slot && slot != Role::master_slot) continue;
       Plan mutant = plan;
-      Access& access = mutant.segments[point.segment].operations[point.operation].accesses[a];
+      Access& access = operation_at(mutant, point).accesses[a];
       access.role = slot == Role::state_slot ? Role::state : Role::master;
       access.range.buffer = plan.content(access).buffer;
       sink.take(std::move(mutant), describe(plan, point));
@@ -289,12 +258,12 @@ void device_memory_in_place_of_the_hosts(const Plan& plan, const MutantSink& sin
   each_operation(plan, [&](EventPoint point, const Operation& operation) {
     if (operation.kind != OperationKind::optimize || operation.stream != StreamId::host) return;
     Plan mutant = plan;
-    Access& gradient = mutant.segments[point.segment].operations[point.operation].accesses.front();
+    Access& gradient = operation_at(mutant, point).accesses.front();
     gradient.role = Role::gradient;
     gradient.range.buffer = plan.content(gradient).buffer;
     sink.take(std::move(mutant), describe(plan, point));
     mutant = plan;
-    mutant.segments[point.segment].operations[point.operation].stream = StreamId::compute;
+    operation_at(mutant, point).stream = StreamId::compute;
     sink.take(std::move(mutant), describe(plan, point) + " on the device");
   });
 }
@@ -302,18 +271,27 @@ void device_memory_in_place_of_the_hosts(const Plan& plan, const MutantSink& sin
 }  // namespace
 
 std::vector<MutantClass> slot_mutants() {
-  return {{"transfer missing", false, transfer_missing},
-          {"transfer on the other stream", false, transfer_the_other_way},
-          {"fetched before the slot is free", false, fetched_before_the_slot_is_free},
-          {"an operation in the host's memory", false, host_memory_in_place_of_the_slot},
-          {"an update on the host of what is elsewhere", false, device_memory_in_place_of_the_hosts},
-          {"slot freed before its last reader", false, freed_before_last_reader},
-          {"slot freed one operation early", false, freed_before_previous_operation},
-          {"parameter slot shared", false, parameter_slot_shared},
-          {"gradient slot shared", false, gradient_slot_shared},
-          {"staging shared", false, staging_shared},
-          {"buffer upon its neighbour", false, upon_its_neighbour},
-          {"buffer one step into its neighbour", false, into_its_neighbour}};
+  const auto merged = [](Role slot) {
+    return [slot](const Plan& plan, const MutantSink& sink) { slot_merged(plan, sink, slot); };
+  };
+  return {
+      {"transfer missing", false, each(is_of(OperationKind::transfer), erase)},
+      {"transfer on the other stream", false,
+       each_changed(is_of(OperationKind::transfer),
+                    [](Operation& transfer) {
+                      transfer.stream = transfer.stream == StreamId::fetch ? StreamId::evict : StreamId::fetch;
+                    })},
+      {"fetched before the slot is free", false, each(is_of(OperationKind::transfer), fetched_before_the_slot_is_free)},
+      {"an operation in the host's memory", false, host_memory_in_place_of_the_slot},
+      {"an update on the host of what is elsewhere", false, device_memory_in_place_of_the_hosts},
+      {"slot freed before its last reader", false, freed_early(last_reader)},
+      {"slot freed one operation early", false, freed_early(operation_before)},
+      {"parameter slot shared", false, merged(Role::parameters)},
+      {"gradient slot shared", false, merged(Role::gradient_slot)},
+      // Buckets travel one after the other on one stream: the only one of its bucket in a buffer may stand in any.
+      {"staging shared", false, merged(Role::staging)},
+      {"buffer upon its neighbour", false, upon_its_neighbour},
+      {"buffer one step into its neighbour", false, into_its_neighbour}};
 }
 
 }  // namespace tessera::plan

@@ -22,17 +22,21 @@ std::string name_of(const Plan& plan, const WaitPlace& place) {
                      describe(plan, plan.events[at(plan, place).event]));
 }
 
-void removed(const Plan& plan, const MutantSink& sink, WaitType type) {
-  for (const WaitPlace& place : waits_of(plan)) {
-    if (at(plan, place).type != type) continue;
-    Plan mutant = plan;
-    auto& waits = mutant.segments[place.segment].operations[place.operation].waits;
-    waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(place.wait));
-    sink.take(std::move(mutant), name_of(plan, place));
-  }
+void erase_wait(Plan& plan, const WaitPlace& place) {
+  auto& waits = plan.segments[place.segment].operations[place.operation].waits;
+  waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(place.wait));
 }
-void data_wait_removed(const Plan& plan, const MutantSink& sink) { removed(plan, sink, WaitType::data); }
-void order_wait_removed(const Plan& plan, const MutantSink& sink) { removed(plan, sink, WaitType::order); }
+
+MakeMutants removed(WaitType type) {
+  return [type](const Plan& plan, const MutantSink& sink) {
+    for (const WaitPlace& place : waits_of(plan)) {
+      if (at(plan, place).type != type) continue;
+      Plan mutant = plan;
+      erase_wait(mutant, place);
+      sink.take(std::move(mutant), name_of(plan, place));
+    }
+  };
+}
 
 // A wait refers to the latest record launched before it: the waiting operation is launched in front of the recording
 // one.
@@ -61,11 +65,10 @@ void on_previous_record(const Plan& plan, const MutantSink& sink) {
       continue;
     }
     Plan mutant = plan;
-    auto& waits = mutant.segments[place.segment].operations[place.operation].waits;
-    waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(place.wait));
+    erase_wait(mutant, place);
     const StreamId stream = plan.at({place.segment, place.operation}).stream;
     const EventPoint relay = insert_nothing(mutant, {record.segment, 0}, stream);
-    mutant.segments[relay.segment].operations[relay.operation].waits.push_back(wait);
+    operation_at(mutant, relay).waits.push_back(wait);
     sink.take(std::move(mutant), name_of(plan, place));
   }
 }
@@ -121,8 +124,8 @@ void record_early_for_all_waits(const Plan& plan, const MutantSink& sink) {
 }  // namespace
 
 std::vector<MutantClass> wait_mutants() {
-  return {{"data wait removed", false, data_wait_removed},
-          {"order wait removed", false, order_wait_removed},
+  return {{"data wait removed", false, removed(WaitType::data)},
+          {"order wait removed", false, removed(WaitType::order)},
           {"waiter launched before the record", false, launched_before_record},
           {"wait on the previous record", false, on_previous_record},
           {"record one operation early, one waiter", false, record_early_for_one_wait},

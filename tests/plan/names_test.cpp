@@ -8,9 +8,7 @@
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::names_test {
 
 // All enumerators up to `last` have a name, each its own.
 template <typename Enum>
@@ -22,8 +20,6 @@ void check_names(Enum last) {
   CHECK(names.count("") == 0);
   CHECK_THROWS_AS(to_string(static_cast<Enum>(count)), InternalError);
 }
-
-}  // namespace
 
 TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   check_names(Category::on_disk);
@@ -46,4 +42,4 @@ TEST_CASE("every_enumerator_has_a_name_of_its_own") {
   CHECK(static_cast<std::size_t>(Axis::tensor) + 1 == axis_count);
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::names_test

@@ -14,9 +14,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace offload_test {
+namespace tessera::plan::offload_test {
 
 constexpr Offload states_alone{.optimizer = MemorySpace::host};
 constexpr Offload masters_alone{.masters = MemorySpace::host};
@@ -36,7 +34,7 @@ void check_plan(const Model& model, const PlanOptions& options) {
   CAPTURE(model.name);
   CAPTURE(describe(options));
   CAPTURE(static_cast<int>(options.offload.masters));
-  check_sound(verify(compile(input_of(model, options))));
+  check_sound(verify(compile(model, options)));
 }
 
 TEST_CASE("plans_of_every_strategy_are_sound_with_states_and_masters_elsewhere") {
@@ -97,7 +95,7 @@ TEST_CASE("plans_of_updates_on_the_host_are_sound_whatever_travels") {
 
 // 2 bytes of the gradient go and 2 of the parameters come, and the device has no slots.
 TEST_CASE("what_the_host_updates_brings_gradients_and_takes_parameters_and_nothing_else") {
-  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .offload = updated_there}));
+  const Plan plan = compile(chain_model(4), {.precision = bf16_mixed, .offload = updated_there});
   std::size_t elements = 0;
   for (const UnitLayout& layout : plan.layouts) elements += layout.elements({}, Part::trained);
   Bytes evicted, fetched;
@@ -111,13 +109,13 @@ TEST_CASE("what_the_host_updates_brings_gradients_and_takes_parameters_and_nothi
   CHECK(evicted == Bytes(2) * elements + scalars_size);
   for (const Buffer& buffer : plan.buffers) CHECK(!buffer.name.starts_with("master."));
   const MemoryReport there = memory(plan);
-  const MemoryReport here = memory(compile(input_of(chain_model(4), {.precision = bf16_mixed, .offload = both})));
+  const MemoryReport here = memory(compile(chain_model(4), {.precision = bf16_mixed, .offload = both}));
   CHECK(there.device() < here.device());
 }
 
 TEST_CASE("an_update_on_the_host_of_what_is_not_all_there_is_refused") {
   const auto failure = [](const Offload& offload) {
-    return usage_error([&] { (void)compile(input_of(chain_model(2), {.precision = bf16_mixed, .offload = offload})); });
+    return refusal(chain_model(2), {.precision = bf16_mixed, .offload = offload});
   };
   CHECK(contains(failure({.optimizer = MemorySpace::host, .update = MemorySpace::host}),
                  "no unit has both its masters and its optimizer's states in the host's memory"));
@@ -127,7 +125,7 @@ TEST_CASE("an_update_on_the_host_of_what_is_not_all_there_is_refused") {
 
 // Only the last reduction of the step is waited for: while the first layers go backward the last ones are updated.
 TEST_CASE("an_update_ahead_stands_behind_its_units_own_reduction_and_is_settled_behind_the_norm") {
-  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = ahead}));
+  const Plan plan = compile(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = ahead});
   const std::vector<Operation>& pass = plan.segments[*plan.find(SegmentKind::only)].operations;
   const auto backward = [](const Operation& operation) {
     return operation.kind == OperationKind::window && operation.window == WindowKind::backward;
@@ -156,8 +154,7 @@ TEST_CASE("an_update_ahead_stands_behind_its_units_own_reduction_and_is_settled_
 TEST_CASE("an_update_ahead_keeps_masters_and_states_twice") {
   const auto on_host = [](const Offload& offload) {
     Bytes sum;
-    for (const Buffer& buffer :
-         compile(input_of(chain_model(4), {.precision = bf16_mixed, .offload = offload})).buffers) {
+    for (const Buffer& buffer : compile(chain_model(4), {.precision = bf16_mixed, .offload = offload}).buffers) {
       if (buffer.space == MemorySpace::host) sum += buffer.size;
     }
     return sum;
@@ -167,8 +164,8 @@ TEST_CASE("an_update_ahead_keeps_masters_and_states_twice") {
 }
 
 MemoryReport memory_with(const Offload& offload, Strategy strategy = Strategy::zero2) {
-  return memory(compile(
-      input_of(chain_model(5), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .offload = offload})));
+  return memory(
+      compile(chain_model(5), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .offload = offload}));
 }
 
 TEST_CASE("what_moves_leaves_the_device_and_comes_to_the_host") {
@@ -190,11 +187,11 @@ TEST_CASE("what_moves_leaves_the_device_and_comes_to_the_host") {
 
 TEST_CASE("what_stands_on_disk_takes_no_memory_but_slots_and_staging") {
   const auto compiled = [](const Offload& offload, bool staging) {
-    return memory(compile(input_of(chain_model(5), {.strategy = Strategy::zero2,
-                                                    .precision = bf16_mixed,
-                                                    .ranks = 2,
-                                                    .offload = offload,
-                                                    .disk_staging = staging})));
+    return memory(compile(chain_model(5), {.strategy = Strategy::zero2,
+                                           .precision = bf16_mixed,
+                                           .ranks = 2,
+                                           .offload = offload,
+                                           .disk_staging = staging}));
   };
   const MemoryReport host = compiled(both, false), disk = compiled(on_disk, false), staged = compiled(on_disk, true);
   const auto on_pages = [](Bytes size) { return size.count() % region_alignment.count() == 0; };
@@ -211,8 +208,8 @@ TEST_CASE("what_stands_on_disk_takes_no_memory_but_slots_and_staging") {
 
 // Masters that windows gather leave what they are cast to: in 16 bits it is half as large.
 TEST_CASE("gathered_parameters_stay_on_the_device_in_their_own_type_where_masters_leave_it") {
-  const Plan plan = compile(
-      input_of(chain_model(3), {.strategy = Strategy::fsdp, .precision = bf16_mixed, .ranks = 2, .offload = both}));
+  const Plan plan =
+      compile(chain_model(3), {.strategy = Strategy::fsdp, .precision = bf16_mixed, .ranks = 2, .offload = both});
   for (const UnitBuffers& unit : plan.unit_buffers) {
     CHECK(unit[Role::kept].type == DType::bf16);
     CHECK(plan.buffers[unit[Role::kept].buffer].space == MemorySpace::device);
@@ -227,7 +224,7 @@ TEST_CASE("the_first_units_move_and_a_units_own_option_goes_first") {
   model.units[4].masters_in = MemorySpace::host;
   Offload offload = both;
   offload.units = 3;
-  const Plan plan = compile(input_of(model, {.precision = bf16_mixed, .ranks = 2, .offload = offload}));
+  const Plan plan = compile(model, {.precision = bf16_mixed, .ranks = 2, .offload = offload});
   const auto spaces = [&](const auto& of) {
     std::string text;
     for (const UnitSpec& unit : plan.units) text += of(unit) == MemorySpace::host ? 'h' : 'd';
@@ -242,16 +239,14 @@ TEST_CASE("more_units_than_there_are_are_refused") {
   const auto failure = [](std::size_t units) {
     Offload offload = both;
     offload.units = units;
-    return usage_error([&] { (void)compile(input_of(chain_model(3), {.precision = bf16_mixed, .offload = offload})); });
+    return refusal(chain_model(3), {.precision = bf16_mixed, .offload = offload});
   };
   CHECK(failure(3).empty());
   CHECK(contains(failure(4), "offload.units is 4, and the model has 3: say how many of these move"));
 }
 
 TEST_CASE("masters_that_windows_read_themselves_are_refused_with_what_to_do") {
-  const auto failure = [](Model model, const PlanOptions& options) {
-    return usage_error([&] { (void)compile(input_of(model, options)); });
-  };
+  const auto failure = [](Model model, const PlanOptions& options) { return refusal(model, options); };
   const std::string text = failure(chain_model(2), {.ranks = 2, .offload = masters_alone});
   CHECK(contains(text, "offload.masters is host"));
   CHECK(contains(text, "bf16_mixed"));
@@ -283,7 +278,7 @@ std::vector<std::string> order_of(const Plan& plan) {
 
 // A third one ahead would want a third slot.
 TEST_CASE("the_first_two_units_are_fetched_beside_the_backward_pass_and_each_other_one_when_a_slot_is_free") {
-  const Plan plan = compile(input_of(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = both}));
+  const Plan plan = compile(chain_model(4), {.precision = bf16_mixed, .ranks = 2, .offload = both});
   CHECK(order_of(plan) == std::vector<std::string>{"fetch u0", "fetch u1", "backward u3", "backward u2", "backward u1",
                                                    "backward u0", "update u0", "fetch u2", "update u1", "fetch u3",
                                                    "update u2", "update u3"});
@@ -292,12 +287,10 @@ TEST_CASE("the_first_two_units_are_fetched_beside_the_backward_pass_and_each_oth
 TEST_CASE("what_is_on_the_device_is_updated_while_others_are_fetched") {
   Offload first_three = both;
   first_three.units = 3;
-  const Plan plan = compile(input_of(chain_model(5), {.precision = bf16_mixed, .ranks = 2, .offload = first_three}));
+  const Plan plan = compile(chain_model(5), {.precision = bf16_mixed, .ranks = 2, .offload = first_three});
   const std::vector<std::string> order = order_of(plan);
   CHECK(std::vector<std::string>(order.end() - 6, order.end()) ==
         std::vector<std::string>{"update u0", "fetch u2", "update u1", "update u3", "update u4", "update u2"});
 }
 
-}  // namespace offload_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::offload_test

@@ -17,19 +17,16 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace outer_test {
+namespace tessera::plan::outer_test {
 
 constexpr Strategy outer_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp,
                                          Strategy::hsdp};
 
 PlanOptions options_on(const MeshOfRanks& mesh, Strategy strategy) {
-  PlanOptions options;
-  options.strategy = strategy;
-  options.ranks = mesh.replicas * mesh.ranks_of_replica;
-  options.replicas = mesh.replicas;
-  options.outer_every = 4;
+  PlanOptions options{.strategy = strategy,
+                      .ranks = mesh.replicas * mesh.ranks_of_replica,
+                      .replicas = mesh.replicas,
+                      .outer_every = 4};
   return options;
 }
 
@@ -55,7 +52,7 @@ void for_each_options(const std::function<void(const PlanOptions&)>& body) {
 Plan sample(std::size_t fragments = 1) {
   PlanOptions options = options_on({2, 2}, Strategy::zero2);
   options.outer_fragments = fragments;
-  return compile(input_of(chain_model(3), options));
+  return compile(chain_model(3), options);
 }
 
 TEST_CASE("verify_accepts_every_plan_with_outer_steps") {
@@ -68,7 +65,7 @@ TEST_CASE("verify_accepts_every_plan_with_outer_steps") {
       if (index++ % 307 != 0 || options.outer_fragments > 1 + index % model.units.size()) return;
       Plan plan;
       try {
-        plan = compile(input_of(model, options));
+        plan = compile(model, options);
       } catch (const UsageError&) {
         return;  // more fragments than units that train
       }
@@ -87,7 +84,7 @@ std::string turns(std::size_t every, std::size_t fragments, std::size_t steps) {
   PlanOptions options = options_on({2, 1}, Strategy::ddp);
   options.outer_every = every;
   options.outer_fragments = fragments;
-  const Plan plan = compile(input_of(chain_model(5), options));
+  const Plan plan = compile(chain_model(5), options);
   std::string text;
   for (std::size_t step = 1; step <= steps; ++step) {
     const auto segment = plan.outer_after(step);
@@ -106,7 +103,7 @@ TEST_CASE("each_fragment_has_its_turn_once_in_every_so_many_steps") {
 }
 
 TEST_CASE("there_is_no_outer_step_unless_it_was_asked_for") {
-  const Plan plan = compile(input_of(chain_model(3), {.ranks = 4, .replicas = 2}));
+  const Plan plan = compile(chain_model(3), {.ranks = 4, .replicas = 2});
   for (std::size_t step = 0; step < 5; ++step) CHECK_FALSE(plan.outer_after(step).has_value());
   CHECK_FALSE(plan.find(SegmentKind::outer).has_value());
 }
@@ -116,7 +113,7 @@ TEST_CASE("fragments_are_runs_of_about_equal_size_and_none_is_empty") {
     PlanOptions options = options_on({2, 2}, Strategy::hsdp);
     options.outer_every = 8;
     options.outer_fragments = fragments;
-    const Plan plan = compile(input_of(chain_model(5), options));
+    const Plan plan = compile(chain_model(5), options);
     std::vector<std::size_t> all;
     for (const auto& units : outer_fragments(plan)) {
       CHECK_FALSE(units.empty());
@@ -130,13 +127,13 @@ TEST_CASE("fragments_are_runs_of_about_equal_size_and_none_is_empty") {
   PlanOptions options = options_on({2, 2}, Strategy::hsdp);
   options.outer_fragments = 3;
   const std::vector<std::vector<std::size_t>> pairs = {{0, 1}, {2, 3}, {4, 5}};
-  CHECK(outer_fragments(compile(input_of(equal, options))) == pairs);
+  CHECK(outer_fragments(compile(equal, options)) == pairs);
 }
 
 // ---- what ----
 
 TEST_CASE("gradients_stay_inside_a_replica_and_outer_steps_cross") {
-  const Plan plan = compile(input_of(chain_model(3), options_on({3, 2}, Strategy::zero2)));
+  const Plan plan = compile(chain_model(3), options_on({3, 2}, Strategy::zero2));
   for (const Segment& segment : plan.segments) {
     for (const Operation& operation : segment.operations) {
       if (!is_collective(operation.kind)) continue;
@@ -155,7 +152,7 @@ TEST_CASE("outer_steps_take_two_shards_of_each_unit_and_two_of_the_largest") {
   single.outer_every = 0;
   single.replicas = 1;
   single.ranks = plan.mesh.size(Axis::shard);
-  const Plan alone = compile(input_of(chain_model(3), single));
+  const Plan alone = compile(chain_model(3), single);
   Bytes shards;
   for (const UnitLayout& layout : plan.layouts) shards += Bytes(4) * layout.shard_elements();
   Bytes states;
@@ -192,7 +189,7 @@ TEST_CASE("weights_that_were_averaged_and_not_gathered_are_stale") {
 
 TEST_CASE("a_gradient_summed_over_all_ranks_is_an_objection_where_replicas_train_by_themselves") {
   const Plan plan = sample();
-  Plan summed = compile(input_of(chain_model(3), {.strategy = Strategy::zero2, .ranks = 4, .replicas = 2}));
+  Plan summed = compile(chain_model(3), {.strategy = Strategy::zero2, .ranks = 4, .replicas = 2});
   summed.options.outer_every = 4;
   CHECK(says(verify(summed), ViolationKind::lost, "which is summed over 4 of 2 ranks"));
   CHECK(verify(plan).ok());
@@ -211,9 +208,7 @@ TEST_CASE("ranks_with_other_fragments_are_a_mismatch") {
 
 // ---- what cannot be ----
 
-std::string refusal(const PlanOptions& options) {
-  return usage_error([&] { compile(input_of(chain_model(3), options)); });
-}
+std::string refusal(const PlanOptions& options) { return refusal(chain_model(3), options); }
 
 TEST_CASE("outer_steps_that_cannot_be_are_refused_with_both_sides") {
   CHECK(refusal({.ranks = 4, .outer_every = 5}) ==
@@ -230,6 +225,4 @@ TEST_CASE("outer_steps_that_cannot_be_are_refused_with_both_sides") {
         "outer steps in 2 fragments, but outer steps every 0 steps, which are none: set both");
 }
 
-}  // namespace outer_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::outer_test

@@ -11,11 +11,9 @@
 #include "matrix.hpp"
 #include "tessera/plan/draw.hpp"
 
-namespace tessera::plan {
+namespace tessera::plan::plan_test {
 
-namespace plan_test {
-
-Plan sample() { return compile(input_of(chain_model(3), {.precision = bf16_mixed, .ranks = 3, .micro_batches = 2})); }
+Plan sample() { return compile(chain_model(3), {.precision = bf16_mixed, .ranks = 3, .micro_batches = 2}); }
 
 template <typename Change>
 std::uint64_t hash_after(Change change) {
@@ -40,7 +38,7 @@ TEST_CASE("equal_input_gives_an_equal_hash_and_different_input_a_different_one")
   std::set<std::uint64_t> hashes;
   std::size_t plans = 0;
   for_sampled_plans([&](const Model& model, const PlanOptions& options, const Plan& plan) {
-    CHECK(hash(plan) == hash(compile(input_of(model, options))));
+    CHECK(hash(plan) == hash(compile(model, options)));
     hashes.insert(hash(plan));
     ++plans;
   });
@@ -118,7 +116,7 @@ TEST_CASE("the_hash_sees_every_field_that_is_executed") {
 TEST_CASE("a_step_runs_its_micro_batches_and_then_its_update") {
   using enum SegmentKind;
   const auto plan_of = [](Strategy strategy, std::size_t micro_batches) {
-    return compile(input_of(chain_model(2), {.strategy = strategy, .ranks = 2, .micro_batches = micro_batches}));
+    return compile(chain_model(2), {.strategy = strategy, .ranks = 2, .micro_batches = micro_batches});
   };
   const Plan one = plan_of(Strategy::ddp, 1);
   for (const SegmentKind between : {cold, refresh, update, evaluation}) {
@@ -144,6 +142,4 @@ TEST_CASE("operations_are_described_by_kind_and_unit") {
   CHECK(describe(plan, EventPoint{*plan.find(SegmentKind::first), 1}) == "all-gather u0 (segment first, #1)");
 }
 
-}  // namespace plan_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::plan_test

@@ -13,9 +13,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace resharding_test {
+namespace tessera::plan::resharding_test {
 
 PlanOptions on_mesh(const MeshOfRanks& mesh, Strategy strategy, Resharding resharding) {
   return {.strategy = strategy,
@@ -43,7 +41,7 @@ TEST_CASE("a_unit_is_gathered_across_replicas_once_a_pass_and_then_inside_its_ow
         PlanOptions options = on_mesh(mesh, Strategy::fsdp, Axis::shard);
         options.prefetch = prefetch;
         options.micro_batches = 3;
-        const Plan plan = compile(input_of(model, options));
+        const Plan plan = compile(model, options);
         INFO(model.name << ", " << describe(options));
         REQUIRE(verify(plan).ok());
         for (const Segment& segment : plan.segments) {
@@ -72,9 +70,9 @@ TEST_CASE("what_stays_is_a_replicas_share_in_the_parameters_type") {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
       PlanOptions options = on_mesh(mesh, Strategy::fsdp, Axis::shard);
       options.precision = precision;
-      const Plan plan = compile(input_of(chain_model(5), options));
+      const Plan plan = compile(chain_model(5), options);
       options.reshard_after_forward = true;
-      const Plan gathered_anew = compile(input_of(chain_model(5), options));
+      const Plan gathered_anew = compile(chain_model(5), options);
       std::size_t staying = 0;
       for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
         const std::size_t buffer = plan.unit_buffers[unit][Role::resharded].buffer;
@@ -92,7 +90,7 @@ TEST_CASE("what_stays_is_a_replicas_share_in_the_parameters_type") {
 
 // Returns the text of the plan alone, without the line of its options.
 std::string text_of(const Model& model, const PlanOptions& options) {
-  const std::string text = canonical_text(compile(input_of(model, options)));
+  const std::string text = canonical_text(compile(model, options));
   return text.substr(text.find('\n'));
 }
 
@@ -125,7 +123,7 @@ TEST_CASE("each_unit_may_be_resharded_in_its_own_way") {
   model.units[0].reshard_after_forward = Axis::shard;
   model.units[1].reshard_after_forward = false;
   model.units[2].reshard_after_forward = true;
-  const Plan plan = compile(input_of(model, on_mesh({2, 3}, Strategy::fsdp, true)));
+  const Plan plan = compile(model, on_mesh({2, 3}, Strategy::fsdp, true));
   CHECK(verify(plan).ok());
   const Segment& step = plan.segments[*plan.find(SegmentKind::only)];
   const AxisSet replicate = Axis::replicate, shard = Axis::shard, all = replicate | shard;
@@ -134,6 +132,4 @@ TEST_CASE("each_unit_may_be_resharded_in_its_own_way") {
   CHECK(gathers_of(step, 2) == std::vector{all, all});
 }
 
-}  // namespace resharding_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::resharding_test

@@ -13,9 +13,7 @@
 #include "models.hpp"
 #include "tessera/plan/plan.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::residency_test {
 
 constexpr std::size_t prefetch_depths[] = {0, 1, 2, 5, 100};
 
@@ -59,8 +57,6 @@ void for_each_sequence(Body body) {
     }
   }
 }
-
-}  // namespace
 
 TEST_CASE("a_chain_needs_one_slot_more_than_its_prefetch_depth") {
   for (std::size_t units = 1; units <= 8; ++units) {
@@ -139,11 +135,9 @@ TEST_CASE("nothing_is_gathered_into_the_slot_of_a_unit_while_its_window_is_open_
 
 // The outer unit's slot is its own from its opening on, whatever closes inside.
 TEST_CASE("a_gradient_keeps_its_slot_through_the_windows_inside_its_own") {
-  using enum WindowKind;
-  const std::vector<WindowUse> windows = {
-      {0, backward}, {1, backward}, {0, backward, true}, {2, backward}, {0, backward, true}};
+  const std::vector<WindowUse> passes = windows("b0 b1 b0+ b2 b0+");
   for (const bool overlap : {false, true}) {
-    const auto slots = gradient_slots(std::span(&windows, 1), reduced_at({2, 0, 1}), overlap);
+    const auto slots = gradient_slots(std::span(&passes, 1), reduced_at({2, 0, 1}), overlap);
     CHECK(slots[0] != slots[1]);
     CHECK(slots[0] != slots[2]);
     CHECK((slots[1] == slots[2]) == !overlap);
@@ -240,4 +234,4 @@ TEST_CASE("a_backward_window_never_writes_the_slot_that_is_being_reduced") {
   }
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::residency_test

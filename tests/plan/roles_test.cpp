@@ -14,13 +14,12 @@
 #include "checks.hpp"
 #include "errors.hpp"
 #include "models.hpp"
+#include "mutants.hpp"
 #include "plan_edits.hpp"
 #include "tessera/plan/schedule.hpp"
 #include "tessera/plan/simulate.hpp"
 
-namespace tessera::plan {
-
-namespace roles_test {
+namespace tessera::plan::roles_test {
 
 constexpr std::size_t elements = 96;
 
@@ -32,18 +31,7 @@ CollectiveSpec gradient(CollectiveKind kind) {
 }
 
 // Both micro-batches of a schedule go forward before either goes back (GPipe: Huang et al. 2019).
-Program schedule() {
-  using enum WindowKind;
-  return {{{0, forward},
-           {1, forward},
-           {0, forward},
-           {1, forward},
-           {1, backward},
-           {0, backward},
-           {1, backward},
-           {0, backward}},
-          {}};
-}
+Program schedule() { return program("f0 f1 f0 f1 b1 b0 b1 b0"); }
 
 // Micro-batches of which so many go forward before the first goes back.
 Program alternating(std::size_t micro_batches, std::size_t ahead) {
@@ -59,7 +47,7 @@ Program alternating(std::size_t micro_batches, std::size_t ahead) {
 Plan plan_of(Model model, PlanOptions options, std::size_t role) {
   options.role = role;
   options.role_units = 8;
-  return compile(input_of(model, options));
+  return compile(model, options);
 }
 
 std::vector<RankRole> two_stages(const PlanOptions& options, const Program& of_first = schedule(),
@@ -117,13 +105,10 @@ TEST_CASE("the_table_of_roles_is_hashed_with_all_plans") {
 // other neighbour, or of another place in memory.
 TEST_CASE("a_message_without_its_counterpart_is_caught_wherever_it_is") {
   using Damage = std::function<void(Plan&, EventPoint)>;
-  const auto at = [](Plan& plan, EventPoint point) -> Operation& {
-    return plan.segments[point.segment].operations[point.operation];
-  };
   const Damage damages[] = {
       [](Plan& plan, EventPoint point) { erase(plan, point); },
       [&](Plan& plan, EventPoint point) {
-        Operation& message = at(plan, point);
+        Operation& message = operation_at(plan, point);
         const bool sends = message.collective_kind == CollectiveKind::send;
         message.collective_kind = sends ? CollectiveKind::receive : CollectiveKind::send;
         message.accesses.front().mode = sends ? AccessMode::write : AccessMode::read;
@@ -149,14 +134,14 @@ TEST_CASE("a_message_without_its_counterpart_is_caught_wherever_it_is") {
               : move_up(plan, point.segment, window, point.operation);
       },
       [&](Plan& plan, EventPoint point) {
-        WindowKind& window = at(plan, point).window;
+        WindowKind& window = operation_at(plan, point).window;
         window = window == WindowKind::forward ? WindowKind::backward : WindowKind::forward;
       },
-      [&](Plan& plan, EventPoint point) { at(plan, point).accesses.front().range.size = Bytes(4); },
+      [&](Plan& plan, EventPoint point) { operation_at(plan, point).accesses.front().range.size = Bytes(4); },
       [&](Plan& plan, EventPoint point) {  // into, or out of, the other buffer, or one that is not there
         const Operation& message = plan.at(point);
         const Bytes half(plan.buffers[message.accesses.front().range.buffer].size.count() / 2);
-        Bytes& offset = at(plan, point).accesses.front().range.offset;
+        Bytes& offset = operation_at(plan, point).accesses.front().range.offset;
         offset = offset == Bytes(0) ? half : Bytes(0);
       },
       [](Plan& plan, EventPoint point) { plan.units[plan.at(point).unit].collectives[0].name = "u.y"; }};
@@ -165,18 +150,16 @@ TEST_CASE("a_message_without_its_counterpart_is_caught_wherever_it_is") {
     const std::vector<RankRole> roles = two_stages(options);
     for (std::size_t role = 0; role < 2; ++role) {
       const Plan& plan = roles[role].plan;
-      for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-        for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-          if (!plan.segments[s].operations[o].passes_message()) continue;
-          for (const Damage& damage : damages) {
-            std::vector<RankRole> mutant = roles;
-            damage(mutant[role].plan, {s, o});
-            CHECK_MESSAGE(is_refused(mutant), fmt::format("damage {} of {} of {}", &damage - damages,
-                                                          describe(plan, EventPoint{s, o}), roles[role].name));
-            ++caught;
-          }
+      each_operation(plan, [&](EventPoint point, const Operation& operation) {
+        if (!operation.passes_message()) return;
+        for (const Damage& damage : damages) {
+          std::vector<RankRole> mutant = roles;
+          damage(mutant[role].plan, point);
+          CHECK_MESSAGE(is_refused(mutant), fmt::format("damage {} of {} of {}", &damage - damages,
+                                                        describe(plan, point), roles[role].name));
+          ++caught;
         }
-      }
+      });
     }
   }
   CHECK(caught > 200);
@@ -246,26 +229,22 @@ std::vector<RankRole> tied_stages(std::size_t stages, const std::vector<std::siz
 
 std::vector<EventPoint> sums_of_tied(const Plan& plan) {
   std::vector<EventPoint> result;
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o)
-      if (plan.segments[s].operations[o].kind == OperationKind::sum_tied) result.push_back({s, o});
-  }
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    if (operation.kind == OperationKind::sum_tied) result.push_back(point);
+  });
   return result;
 }
 
 TEST_CASE("gradients_of_tied_units_are_summed_once_in_both_roles") {
   using Damage = std::function<void(Plan&, EventPoint)>;
-  const auto at = [](Plan& plan, EventPoint point) -> Operation& {
-    return plan.segments[point.segment].operations[point.operation];
-  };
   const Damage damages[] = {
       [](Plan& plan, EventPoint point) { erase(plan, point); },
       [&](Plan& plan, EventPoint point) {  // a second time
         const EventPoint again = insert_nothing(plan, point, StreamId::reduce);
-        at(plan, again) = plan.at({point.segment, point.operation + 1});
+        operation_at(plan, again) = plan.at({point.segment, point.operation + 1});
       },
-      [&](Plan& plan, EventPoint point) { at(plan, point).accesses.front().range.size = Bytes(4); },
-      [&](Plan& plan, EventPoint point) { at(plan, point).group = {}; },
+      [&](Plan& plan, EventPoint point) { operation_at(plan, point).accesses.front().range.size = Bytes(4); },
+      [&](Plan& plan, EventPoint point) { operation_at(plan, point).group = {}; },
       [](Plan& plan, EventPoint point) { plan.units[plan.at(point).unit].name = "another"; },
       [](Plan& plan, EventPoint point) {  // before the unit's own sum
         const std::size_t unit = plan.at(point).unit;
@@ -379,12 +358,10 @@ TEST_CASE("a_message_that_nobody_is_there_for_is_refused") {
   CHECK(contains(usage_error([&] { verify(roles); }), "two roles have the name \"first\""));
   Model model = chain_model(2);
   model.units[1].collectives = {activation(CollectiveKind::send)};
-  CHECK(contains(usage_error([&] { compile(input_of(model, {.ranks = 2})); }), "this model has none"));
+  CHECK(contains(refusal(model, {.ranks = 2}), "this model has none"));
   model.units[1].recompute = true;
   CHECK(contains(usage_error([&] { plan_of(model, two_and_two, 0); }), "would come again"));
   CHECK(contains(usage_error([&] { plan_of(chain_model(2), two_and_two, 2); }), "role 2 of a mesh of 2 roles"));
 }
 
-}  // namespace roles_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::roles_test

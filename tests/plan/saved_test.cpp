@@ -11,9 +11,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace saved_test {
+namespace tessera::plan::saved_test {
 
 constexpr Offload on_host{.activations = MemorySpace::host};
 
@@ -23,8 +21,8 @@ TEST_CASE("plans_of_every_strategy_are_sound_with_what_windows_save_on_the_devic
       for (const Offload& offload : {Offload{}, on_host}) {
         for (const std::size_t micro_batches : {1u, 3u}) {
           CAPTURE(model.name);
-          check_sound(verify(compile(input_of(
-              model, {.strategy = strategy, .ranks = 3, .micro_batches = micro_batches, .offload = offload}))));
+          check_sound(verify(
+              compile(model, {.strategy = strategy, .ranks = 3, .micro_batches = micro_batches, .offload = offload})));
         }
       }
     }
@@ -44,7 +42,7 @@ std::vector<std::string> order_of(const Plan& plan) {
 }
 
 TEST_CASE("only_what_another_needs_the_place_of_leaves_and_it_comes_back_one_window_ahead") {
-  const Plan plan = compile(input_of(saving(chain_model(4)), {.ranks = 2, .offload = on_host}));
+  const Plan plan = compile(saving(chain_model(4)), {.ranks = 2, .offload = on_host});
   CHECK(order_of(plan) == std::vector<std::string>{"forward u0", "leaves u0", "forward u1", "leaves u1", "forward u2",
                                                    "forward u3", "backward u3", "comes u1", "backward u2", "comes u0",
                                                    "backward u1", "backward u0"});
@@ -52,7 +50,7 @@ TEST_CASE("only_what_another_needs_the_place_of_leaves_and_it_comes_back_one_win
 
 TEST_CASE("two_slots_of_the_largest_stand_on_the_device_and_everything_in_the_hosts_memory") {
   const auto report = [](const Offload& offload) {
-    return memory(compile(input_of(saving(chain_model(6)), {.ranks = 2, .offload = offload})));
+    return memory(compile(saving(chain_model(6)), {.ranks = 2, .offload = offload}));
   };
   const auto size = [](const MemoryReport& of, Category category) {
     return of.categories[static_cast<std::size_t>(category)].size;
@@ -65,7 +63,7 @@ TEST_CASE("two_slots_of_the_largest_stand_on_the_device_and_everything_in_the_ho
   CHECK(size(report(on_host), Category::activations) == region(buffer_alignment * 2));
   Offload first_two = on_host;
   first_two.units = 2;
-  const Plan plan = compile(input_of(saving(chain_model(4)), {.offload = first_two}));
+  const Plan plan = compile(saving(chain_model(4)), {.offload = first_two});
   CHECK(plan.unit_buffers[1][Role::saved_home].exists());
   CHECK(!plan.unit_buffers[2][Role::saved_home].exists());
   CHECK(verify(plan).ok());
@@ -73,7 +71,7 @@ TEST_CASE("two_slots_of_the_largest_stand_on_the_device_and_everything_in_the_ho
 
 TEST_CASE("units_that_cannot_take_turns_are_refused_with_what_to_do") {
   const auto failure = [](const Model& model, const Offload& offload = on_host) {
-    return usage_error([&] { (void)compile(input_of(model, {.ranks = 2, .offload = offload})); });
+    return refusal(model, {.ranks = 2, .offload = offload});
   };
   CHECK(
       contains(failure(saving(tied_model())), "unit u0 saves activations in the host's memory, and has more than one"));
@@ -85,22 +83,8 @@ TEST_CASE("units_that_cannot_take_turns_are_refused_with_what_to_do") {
   CHECK(failure(nested).empty());
   nested.units[3].saved = {};
   nested.units[0].saved = Bytes(8);
-  nested.program = {{{1, WindowKind::forward},
-                     {2, WindowKind::forward},
-                     {0, WindowKind::forward},
-                     {2, WindowKind::forward, true},
-                     {1, WindowKind::forward, true},
-                     {3, WindowKind::forward},
-                     {3, WindowKind::backward},
-                     {1, WindowKind::backward},
-                     {2, WindowKind::backward},
-                     {0, WindowKind::backward},
-                     {2, WindowKind::backward, true},
-                     {1, WindowKind::backward, true}},
-                    {}};
+  nested.program = program("f1 f2 f0 f2+ f1+ f3 b3 b1 b2 b0 b2+ b1+");
   CHECK(contains(failure(nested), "their windows are open inside each other"));
 }
 
-}  // namespace saved_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::saved_test

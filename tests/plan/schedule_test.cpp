@@ -10,9 +10,7 @@
 
 #include "errors.hpp"
 
-namespace tessera::plan {
-
-namespace schedule_test {
+namespace tessera::plan::schedule_test {
 
 constexpr ScheduleKind kinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                                   ScheduleKind::zb_h1};
@@ -121,6 +119,4 @@ TEST_CASE("a_list_that_is_no_schedule_is_refused") {
   CHECK(contains(usage_error([] { check(schedule(ScheduleKind::gpipe, {2, 2}), {3, 2}); }), "give one for each"));
 }
 
-}  // namespace schedule_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::schedule_test

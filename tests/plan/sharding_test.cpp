@@ -12,9 +12,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace sharding_test {
+namespace tessera::plan::sharding_test {
 
 constexpr AxisSet ways[] = {{}, inside_replicas, everywhere};
 
@@ -33,10 +31,7 @@ std::vector<Sharding> all_shardings() {
 }
 
 PlanOptions options_of(const Sharding& sharding, const MeshOfRanks& mesh) {
-  PlanOptions options;
-  options.sharding = sharding;
-  options.ranks = mesh.replicas * mesh.ranks_of_replica;
-  options.replicas = mesh.replicas;
+  PlanOptions options{.sharding = sharding, .ranks = mesh.replicas * mesh.ranks_of_replica, .replicas = mesh.replicas};
   return options;
 }
 
@@ -56,7 +51,7 @@ TEST_CASE("every_sharding_that_a_rank_can_update_from_is_sound_and_keeps_what_it
           PlanOptions options = options_of(sharding, mesh);
           options.precision = precision;
           options.micro_batches = micro_batches;
-          const Plan plan = compile(input_of(chain_model(4), options));
+          const Plan plan = compile(chain_model(4), options);
           INFO(mesh.replicas << " x " << mesh.ranks_of_replica << ": " << to_string(sharding));
           check_sound(verify(plan));
           Bytes of_states;
@@ -72,7 +67,7 @@ TEST_CASE("every_sharding_that_a_rank_can_update_from_is_sound_and_keeps_what_it
 
 // But for the options' own line.
 std::string operations_of(const PlanOptions& options) {
-  const std::string text = canonical_text(compile(input_of(chain_model(4), options)));
+  const std::string text = canonical_text(compile(chain_model(4), options));
   return text.substr(text.find('\n', text.find("options ")));
 }
 
@@ -97,11 +92,8 @@ TEST_CASE("a_rank_that_would_update_what_it_does_not_keep_is_refused") {
   for (const Sharding& sharding : all_shardings()) {
     if (may_be(sharding)) continue;
     const PlanOptions options = options_of(sharding, {2, 2});
-    CHECK(usage_error([&] { compile(input_of(chain_model(2), options)); }) ==
-          "sharding is " + to_string(sharding) + why);
+    CHECK(refusal(chain_model(2), options) == "sharding is " + to_string(sharding) + why);
   }
 }
 
-}  // namespace sharding_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::sharding_test

@@ -14,26 +14,18 @@
 #include "naive_simulation.hpp"
 #include "tessera/base/error.hpp"
 
-namespace tessera::plan {
-
-namespace simulate_test {
+namespace tessera::plan::simulate_test {
 
 using doctest::Approx;
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 PlanOptions options_of(Strategy strategy, std::size_t ranks, std::size_t prefetch = 1) {
-  PlanOptions options;
-  options.strategy = strategy;
-  options.precision = bf16_mixed;
-  options.ranks = ranks;
-  options.prefetch = prefetch;
+  PlanOptions options{.strategy = strategy, .precision = bf16_mixed, .ranks = ranks, .prefetch = prefetch};
   return options;
 }
 
-Plan plan_of(const PlanOptions& options, const Model& model = chain_model(5)) {
-  return compile(input_of(model, options));
-}
+Plan plan_of(const PlanOptions& options, const Model& model = chain_model(5)) { return compile(model, options); }
 
 bool computes(const Operation& operation) { return operation.stream == StreamId::compute; }
 
@@ -156,8 +148,7 @@ TEST_CASE("collectives_that_overlap_hide_behind_their_window") {
     for (CollectiveSpec& each : model.units[0].collectives) {
       each.elements = 8, each.forward = false, each.axes = Axis::tensor, each.overlaps = overlaps;
     }
-    PlanOptions options;
-    options.mesh = MeshShape{{Axis::tensor, 4}};
+    PlanOptions options{.mesh = MeshShape{{Axis::tensor, 4}}};
     const Plan plan = plan_of(options, model);
     const auto seconds = [](const Operation& operation) {
       return operation.kind == OperationKind::window || operation.kind == OperationKind::collective ? 1.0 : 0.0;
@@ -408,6 +399,4 @@ TEST_CASE("nonsense_is_one_clear_line") {
           "1000003 steps of 62 operations are too much to simulate: the limit is 16777216 operations");
 }
 
-}  // namespace simulate_test
-
-}  // namespace tessera::plan
+}  // namespace tessera::plan::simulate_test

@@ -19,9 +19,7 @@
 #include "tessera/plan/schedule.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::verify_mutants_test {
 
 // A plan, which may be one role's of several.
 struct Subject {
@@ -31,107 +29,102 @@ struct Subject {
   std::size_t role = 0;
 };
 
-void add(std::vector<Subject>& subjects, const Model& model, const PlanOptions& options) {
-  subjects.push_back({fmt::format("{}, {}", model.name, describe(options)), compile(input_of(model, options))});
+void add_to(std::vector<Subject>& subjects, const Model& model, const PlanOptions& options) {
+  subjects.push_back({fmt::format("{}, {}", model.name, describe(options)), compile(model, options)});
 }
 
 // Every value of every option, every program, and the pairs that change the schedule.
 std::vector<Subject> subjects() {
   std::vector<Subject> result;
+  const auto add = [&](const Model& model, const PlanOptions& options) { add_to(result, model, options); };
   using enum AccumulationMode;
   for (const std::size_t prefetch : {0u, 1u, 2u, 5u}) {
-    add(result, chain_model(3), {.ranks = 3, .prefetch = prefetch});
-    add(result, chain_model(3), {.ranks = 2, .prefetch = prefetch, .reshard_after_forward = false});
-    add(result, tied_model(), {.ranks = 4, .micro_batches = 2, .prefetch = prefetch});
-    add(result, recompute_model(), {.ranks = 2, .prefetch = prefetch});
+    add(chain_model(3), {.ranks = 3, .prefetch = prefetch});
+    add(chain_model(3), {.ranks = 2, .prefetch = prefetch, .reshard_after_forward = false});
+    add(tied_model(), {.ranks = 4, .micro_batches = 2, .prefetch = prefetch});
+    add(recompute_model(), {.ranks = 2, .prefetch = prefetch});
   }
   for (const std::size_t ranks : {1u, 2u, 7u, 64u}) {
-    add(result, chain_model(3), {.ranks = ranks, .micro_batches = 2});
-    add(result, chain_model(2), {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = ranks});
+    add(chain_model(3), {.ranks = ranks, .micro_batches = 2});
+    add(chain_model(2), {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = ranks});
   }
   for (const std::size_t micro_batches : {1u, 2u, 3u, 4u}) {
     for (const AccumulationMode accumulation : {reduced, local}) {
       const bool overlap = (micro_batches % 2 == 0) == (accumulation == local);
-      add(result, chain_model(3),
-          {.precision = bf16_mixed,
-           .ranks = 3,
-           .micro_batches = micro_batches,
-           .accumulation = accumulation,
-           .overlap_reduction = overlap});
-      add(result, tied_model(),
-          {.strategy = Strategy::ddp,
-           .ranks = 2,
-           .micro_batches = micro_batches,
-           .accumulation = accumulation,
-           .overlap_reduction = overlap});
+      add(chain_model(3), {.precision = bf16_mixed,
+                           .ranks = 3,
+                           .micro_batches = micro_batches,
+                           .accumulation = accumulation,
+                           .overlap_reduction = overlap});
+      add(tied_model(), {.strategy = Strategy::ddp,
+                         .ranks = 2,
+                         .micro_batches = micro_batches,
+                         .accumulation = accumulation,
+                         .overlap_reduction = overlap});
     }
   }
   for (const Strategy strategy : {Strategy::zero1, Strategy::zero2}) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
-      add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 3});
-      add(result, tied_model(), {.strategy = strategy, .precision = precision, .ranks = 2, .micro_batches = 2});
+      add(chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 3});
+      add(tied_model(), {.strategy = strategy, .precision = precision, .ranks = 2, .micro_batches = 2});
     }
   }
   for (const Strategy strategy : flat_strategies) {
-    add(result, varied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .gradient_hooks = true});
-    add(result, varied_model(), {.strategy = strategy, .ranks = 2, .micro_batches = 2, .activations = Bytes(100)});
+    add(varied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .gradient_hooks = true});
+    add(varied_model(), {.strategy = strategy, .ranks = 2, .micro_batches = 2, .activations = Bytes(100)});
   }
   for (const std::size_t cap : {std::size_t{1540}, std::size_t{1} << 30}) {
     for (const Strategy strategy : flat_strategies) {
-      add(result, chain_model(5), {.strategy = strategy, .ranks = 3, .bucket_cap = Bytes(cap)});
+      add(chain_model(5), {.strategy = strategy, .ranks = 3, .bucket_cap = Bytes(cap)});
       for (const AccumulationMode accumulation : {reduced, local}) {
-        add(result, tied_model(),
-            {.strategy = strategy,
-             .precision = bf16_mixed,
-             .ranks = 2,
-             .micro_batches = 3,
-             .accumulation = accumulation,
-             .overlap_reduction = accumulation == local,
-             .bucket_cap = Bytes(cap),
-             .gradient_hooks = true});
+        add(tied_model(), {.strategy = strategy,
+                           .precision = bf16_mixed,
+                           .ranks = 2,
+                           .micro_batches = 3,
+                           .accumulation = accumulation,
+                           .overlap_reduction = accumulation == local,
+                           .bucket_cap = Bytes(cap),
+                           .gradient_hooks = true});
       }
     }
-    add(result, chain_model(3), {.strategy = Strategy::ddp, .ranks = 1, .bucket_cap = Bytes(cap)});
-    add(result, chain_model(5),
-        {.precision = {DType::bf16, DType::bf16, DType::fp32},
-         .ranks = 3,
-         .micro_batches = 2,
-         .bucket_cap = Bytes(cap)});
-    add(result, empty_unit_model(), {.ranks = 3, .overlap_reduction = false, .bucket_cap = Bytes(cap)});
+    add(chain_model(3), {.strategy = Strategy::ddp, .ranks = 1, .bucket_cap = Bytes(cap)});
+    add(chain_model(5), {.precision = {DType::bf16, DType::bf16, DType::fp32},
+                         .ranks = 3,
+                         .micro_batches = 2,
+                         .bucket_cap = Bytes(cap)});
+    add(empty_unit_model(), {.ranks = 3, .overlap_reduction = false, .bucket_cap = Bytes(cap)});
   }
   for (const Strategy strategy : all_strategies) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
-      add(result, chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2});
+      add(chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2});
     }
-    add(result, chain_model(2),
-        {.strategy = strategy,
-         .precision = {DType::bf16, DType::bf16, DType::int8, DType::int8},
-         .ranks = 4,
-         .replicas = 2,
-         .reshard_after_forward = Axis::shard});
-    add(result, tied_model(), {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2});
-    add(result, block_states_model(), {.strategy = strategy, .ranks = 4, .replicas = 2});
-    add(result, varied_model(),
-        {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 3});
-    add(result, chain_model(3), {.strategy = strategy, .ranks = 3, .replicas = 3, .bucket_cap = Bytes(1540)});
-    add(result, collecting_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
-    add(result, collecting_model(),
+    add(chain_model(2), {.strategy = strategy,
+                         .precision = {DType::bf16, DType::bf16, DType::int8, DType::int8},
+                         .ranks = 4,
+                         .replicas = 2,
+                         .reshard_after_forward = Axis::shard});
+    add(tied_model(), {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2});
+    add(block_states_model(), {.strategy = strategy, .ranks = 4, .replicas = 2});
+    add(varied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 3});
+    add(chain_model(3), {.strategy = strategy, .ranks = 3, .replicas = 3, .bucket_cap = Bytes(1540)});
+    add(collecting_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
+    add(collecting_model(),
         {.strategy = strategy, .ranks = 6, .replicas = 3, .micro_batches = 2, .bucket_cap = Bytes(0)});
-    add(result, experts_model(), {.strategy = strategy, .ranks = 4, .replicas = 2, .gradient_hooks = true});
-    add(result, experts_model(),
+    add(experts_model(), {.strategy = strategy, .ranks = 4, .replicas = 2, .gradient_hooks = true});
+    add(experts_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 6, .replicas = 2, .micro_batches = 2});
   }
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
-    add(result, offloading_model(), {.strategy = strategy, .ranks = 3});
-    add(result, offloading_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .micro_batches = 2});
+    add(offloading_model(), {.strategy = strategy, .ranks = 3});
+    add(offloading_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .micro_batches = 2});
   }
   for (const Strategy strategy : all_strategies) {
-    add(result, offloading_masters_model(),
+    add(offloading_masters_model(),
         {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .gradient_hooks = true});
   }
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp}) {
     for (const Model& model : {chain_model(3), recomputing_model()}) {
-      add(result, saving(model),
+      add(saving(model),
           {.strategy = strategy, .ranks = 2, .micro_batches = 2, .offload = {.activations = MemorySpace::host}});
     }
   }
@@ -139,7 +132,7 @@ std::vector<Subject> subjects() {
       .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .units = 2};
   for (const Strategy strategy : all_strategies) {
     for (const std::optional<DType> gather : {std::optional<DType>(), std::optional(DType::int8)}) {
-      add(result, chain_model(3),
+      add(chain_model(3),
           {.strategy = strategy,
            .precision = {.parameter = DType::bf16, .gradient = DType::bf16, .wire = DType::bf16, .gather = gather},
            .ranks = 4,
@@ -148,68 +141,61 @@ std::vector<Subject> subjects() {
            .offload = updated_there});
     }
   }
-  add(result, chain_model(3),
-      {.strategy = Strategy::ddp,
-       .precision = bf16_mixed,
-       .ranks = 4,
-       .replicas = 2,
-       .outer_every = 2,
-       .offload = {.optimizer = MemorySpace::disk, .masters = MemorySpace::host}});
+  add(chain_model(3), {.strategy = Strategy::ddp,
+                       .precision = bf16_mixed,
+                       .ranks = 4,
+                       .replicas = 2,
+                       .outer_every = 2,
+                       .offload = {.optimizer = MemorySpace::disk, .masters = MemorySpace::host}});
   for (const Strategy strategy : all_strategies) {
-    add(result, whole_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
-    add(result, whole_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .micro_batches = 2});
+    add(whole_model(), {.strategy = strategy, .ranks = 6, .replicas = 2});
+    add(whole_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 3, .micro_batches = 2});
   }
-  add(result, whole_model(), {.precision = bf16_mixed, .ranks = 1});
-  add(result, whole_model(), {.strategy = Strategy::hsdp, .ranks = 4, .replicas = 2, .outer_every = 2});
+  add(whole_model(), {.precision = bf16_mixed, .ranks = 1});
+  add(whole_model(), {.strategy = Strategy::hsdp, .ranks = 4, .replicas = 2, .outer_every = 2});
   for (const Strategy strategy : all_strategies) {
-    add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .granules = 7});
-    add(result, tied_model(),
-        {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .granules = 12});
-    add(result, varied_model(),
-        {.strategy = strategy, .ranks = 6, .replicas = 3, .granules = 11, .gradient_hooks = true});
+    add(chain_model(2), {.strategy = strategy, .ranks = 3, .granules = 7});
+    add(tied_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 4, .replicas = 2, .granules = 12});
+    add(varied_model(), {.strategy = strategy, .ranks = 6, .replicas = 3, .granules = 11, .gradient_hooks = true});
   }
   for (const MeshShape& mesh : further_meshes()) {
-    add(result, sliced_model(), {.mesh = mesh});
-    add(result, sliced_model(),
-        {.strategy = Strategy::hsdp, .precision = bf16_mixed, .mesh = mesh, .micro_batches = 2});
-    add(result, chain_model(2), {.strategy = Strategy::zero1, .mesh = mesh, .micro_batches = 3});
-    add(result, chain_model(2), {.strategy = Strategy::hfsdp, .mesh = mesh, .bucket_cap = Bytes(1540)});
+    add(sliced_model(), {.mesh = mesh});
+    add(sliced_model(), {.strategy = Strategy::hsdp, .precision = bf16_mixed, .mesh = mesh, .micro_batches = 2});
+    add(chain_model(2), {.strategy = Strategy::zero1, .mesh = mesh, .micro_batches = 3});
+    add(chain_model(2), {.strategy = Strategy::hfsdp, .mesh = mesh, .bucket_cap = Bytes(1540)});
   }
   for (const std::size_t prefetch : {0u, 1u, 2u}) {
     const Precision& precision = prefetch == 1 ? bf16_mixed : fp32_precision;
     const PlanOptions options{
         .precision = precision, .ranks = 6, .replicas = 2, .prefetch = prefetch, .reshard_after_forward = Axis::shard};
-    add(result, chain_model(3), options);
-    add(result, tied_model(), options);
+    add(chain_model(3), options);
+    add(tied_model(), options);
   }
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::hsdp}) {
     for (const Precision& precision : {fp32_precision, bf16_mixed}) {
-      add(result, chain_model(2),
-          {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2, .outer_every = 3});
+      add(chain_model(2), {.strategy = strategy, .precision = precision, .ranks = 4, .replicas = 2, .outer_every = 3});
     }
-    add(result, chain_model(3),
-        {.strategy = strategy, .ranks = 6, .replicas = 3, .outer_every = 2, .outer_fragments = 2});
-    add(result, varied_model(),
-        {.strategy = strategy,
-         .precision = bf16_mixed,
-         .ranks = 6,
-         .replicas = 2,
-         .outer_every = 4,
-         .micro_batches = 2,
-         .gradient_hooks = true});
-    add(result, chain_model(2), {.strategy = strategy, .ranks = 3, .replicas = 3, .outer_every = 1});
+    add(chain_model(3), {.strategy = strategy, .ranks = 6, .replicas = 3, .outer_every = 2, .outer_fragments = 2});
+    add(varied_model(), {.strategy = strategy,
+                         .precision = bf16_mixed,
+                         .ranks = 6,
+                         .replicas = 2,
+                         .outer_every = 4,
+                         .micro_batches = 2,
+                         .gradient_hooks = true});
+    add(chain_model(2), {.strategy = strategy, .ranks = 3, .replicas = 3, .outer_every = 1});
   }
   for (const Strategy strategy : {Strategy::fsdp, Strategy::zero2}) {
     for (const std::size_t prefetch : {0u, 1u, 3u}) {
-      add(result, nested_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .prefetch = prefetch});
-      add(result, recomputing_model(), {.strategy = strategy, .ranks = 3, .prefetch = prefetch});
+      add(nested_model(), {.strategy = strategy, .precision = bf16_mixed, .ranks = 2, .prefetch = prefetch});
+      add(recomputing_model(), {.strategy = strategy, .ranks = 3, .prefetch = prefetch});
     }
   }
   for (const Model& model : all_models()) {
-    add(result, model, {.ranks = 3, .micro_batches = 3});
-    add(result, model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});
+    add(model, {.ranks = 3, .micro_batches = 3});
+    add(model, {.strategy = Strategy::ddp, .precision = bf16_mixed, .ranks = 3});
   }
-  add(result, chain_model(3), {.precision = bf16_mixed, .ranks = 1});
+  add(chain_model(3), {.precision = bf16_mixed, .ranks = 1});
   return result;
 }
 
@@ -263,7 +249,7 @@ void add_halved_stages(std::vector<Subject>& subjects) {
                               .mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}},
                               .role = stage,
                               .role_units = 2};
-    roles.push_back({fmt::format("stage {}", stage), compile(input_of(model, options))});
+    roles.push_back({fmt::format("stage {}", stage), compile(model, options)});
   }
   for (std::size_t role = 0; role < roles.size(); ++role)
     subjects.push_back({fmt::format("{} in halves", roles[role].name), roles[role].plan, roles, role});
@@ -287,12 +273,11 @@ void add_sliced_stages(std::vector<Subject>& subjects) {
       std::vector<WindowUse>& windows = model.program.micro_batch;
       windows.insert(windows.end(), back ? turn : once.begin(), back ? once.end() : turn);
     }
-    roles.push_back(
-        {fmt::format("stage {}", stage),
-         compile(input_of(model, {.precision = bf16_mixed,
-                                  .mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}, {Axis::tensor, 2}},
-                                  .role = stage,
-                                  .role_units = 4}))});
+    roles.push_back({fmt::format("stage {}", stage),
+                     compile(model, {.precision = bf16_mixed,
+                                     .mesh = MeshShape{{Axis::pipeline, 2}, {Axis::shard, 2}, {Axis::tensor, 2}},
+                                     .role = stage,
+                                     .role_units = 4})});
   }
   for (std::size_t role = 0; role < roles.size(); ++role)
     subjects.push_back({fmt::format("{} of slices", roles[role].name), roles[role].plan, roles, role});
@@ -307,17 +292,17 @@ void add_updates_ahead(std::vector<Subject>& subjects) {
                       .units = 2};
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::hfsdp}) {
     const bool codes = strategy == Strategy::zero2;
-    add(subjects, chain_model(3),
-        {.strategy = strategy,
-         .precision = codes ? Precision{DType::bf16, DType::bf16, DType::int8, DType::int8} : bf16_mixed,
-         .ranks = 4,
-         .replicas = 2,
-         .micro_batches = codes ? 2u : 1u,
-         .offload = ahead});
+    add_to(subjects, chain_model(3),
+           {.strategy = strategy,
+            .precision = codes ? Precision{DType::bf16, DType::bf16, DType::int8, DType::int8} : bf16_mixed,
+            .ranks = 4,
+            .replicas = 2,
+            .micro_batches = codes ? 2u : 1u,
+            .offload = ahead});
   }
   Offload for_good = ahead;
   for_good.ahead = Ahead::final;
-  add(subjects, chain_model(3), {.precision = bf16_mixed, .ranks = 2, .offload = for_good});
+  add_to(subjects, chain_model(3), {.precision = bf16_mixed, .ranks = 2, .offload = for_good});
 }
 
 // Damage to ranges is judged without the schedule, so that fewer plans show as much: those of few operations.
@@ -390,8 +375,6 @@ std::vector<Subject> selection(const std::vector<Subject>& all) {
   return result;
 }
 
-}  // namespace
-
 TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   std::vector<Subject> plans = tests::reduced() ? selection(subjects()) : subjects();
   add_sliced_stages(plans);
@@ -416,4 +399,4 @@ TEST_CASE("verify_objects_to_every_mutant_of_every_class") {
   MESSAGE(fmt::format("{} plans, ranges on {}\n{}", plans.size(), small_subjects(plans).size(), score.table()));
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::verify_mutants_test

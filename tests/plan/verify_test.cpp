@@ -10,13 +10,12 @@
 #include "checks.hpp"
 #include "errors.hpp"
 #include "models.hpp"
+#include "mutants.hpp"
 #include "plan_edits.hpp"
 
-namespace tessera::plan {
+namespace tessera::plan::verify_test {
 
-namespace verify_test {
-
-Plan sample(std::size_t ranks = 3) { return compile(input_of(chain_model(3), {.ranks = ranks})); }
+Plan sample(std::size_t ranks = 3) { return compile(chain_model(3), {.ranks = ranks}); }
 
 std::size_t find(const Plan& plan, SegmentKind segment, const std::string& description, std::size_t nth = 0) {
   const auto& operations = plan.segments[*plan.find(segment)].operations;
@@ -38,12 +37,12 @@ TEST_CASE("backward_windows_may_come_in_any_order") {
   std::vector<std::size_t> order = {0, 1, 2};
   do {
     Model model = chain_model(3);
-    model.program = {{{0, forward}, {1, forward}, {2, forward}}, {}};
+    model.program = program("f0 f1 f2");
     for (const std::size_t unit : order) model.program.micro_batch.push_back({unit, backward});
     for (const Strategy strategy : flat_strategies) {
       for (const std::size_t ranks : {1u, 2u, 3u, 5u}) {
         INFO(order[0] << order[1] << order[2] << " " << to_string(strategy) << " " << ranks << " ranks");
-        CHECK(verify(compile(input_of(model, {.strategy = strategy, .ranks = ranks}))).ok());
+        CHECK(verify(compile(model, {.strategy = strategy, .ranks = ranks})).ok());
       }
     }
   } while (std::next_permutation(order.begin(), order.end()));
@@ -63,7 +62,7 @@ TEST_CASE("what_is_sound_in_two_steps_is_sound_in_every_order_of_any_number") {
         if (micro_batches > 1 && model.further.size() > 1) continue;  // tens of thousands of states
         const PlanOptions options{
             .strategy = strategy, .ranks = 4, .replicas = hybrid ? 2u : 1u, .micro_batches = micro_batches};
-        const Plan plan = compile(input_of(model, options));
+        const Plan plan = compile(model, options);
         INFO(model.name << ", " << describe(options));
         CHECK(verify(plan).ok());
         CHECK(verify(plan, Sequences::all).ok());
@@ -74,7 +73,7 @@ TEST_CASE("what_is_sound_in_two_steps_is_sound_in_every_order_of_any_number") {
 
 TEST_CASE("a_step_repeats_its_middle_and_no_more_than_two_steps_are_run") {
   const auto states = [](std::size_t micro_batches) {
-    return verify(compile(input_of(no_evaluation_model(), {.ranks = 2, .micro_batches = micro_batches}))).states;
+    return verify(compile(no_evaluation_model(), {.ranks = 2, .micro_batches = micro_batches})).states;
   };
   // The cold start, and behind it a step of so many segments, and another.
   const auto two_steps = [](std::size_t segments) { return 1 + segments + segments; };
@@ -86,7 +85,7 @@ TEST_CASE("a_step_repeats_its_middle_and_no_more_than_two_steps_are_run") {
 
 TEST_CASE("the_cost_of_many_programs_is_that_of_their_pairs") {
   const auto states = [](std::size_t programs) {
-    return verify(compile(input_of(chain_of_programs(6, programs), {.strategy = Strategy::ddp, .ranks = 2}))).states;
+    return verify(compile(chain_of_programs(6, programs), {.strategy = Strategy::ddp, .ranks = 2})).states;
   };
   CHECK(states(6) < 5 * states(3));  // pairs of 12 steps and evaluations where there were 6
 }
@@ -113,7 +112,7 @@ TEST_CASE("a_gradient_that_is_dropped_or_used_unreduced_is_lost") {
   erase(plan, {*plan.find(SegmentKind::only), find(plan, SegmentKind::only, "reduce-scatter u1")});
   CHECK(says(verify(plan), ViolationKind::lost, "comes before anybody has read what stands in g1"));
   // Sums on the rank stand where they are reduced: only the reduction makes a gradient of them.
-  plan = compile(input_of(chain_model(3), {.strategy = Strategy::ddp, .ranks = 3, .micro_batches = 2}));
+  plan = compile(chain_model(3), {.strategy = Strategy::ddp, .ranks = 3, .micro_batches = 2});
   auto& operations = plan.segments[*plan.find(SegmentKind::last)].operations;
   auto& reduced = operations[find(plan, SegmentKind::last, "reduce-scatter u2 to u0 (3 units)")].accesses;
   reduced.resize(4, reduced.front());
@@ -149,7 +148,7 @@ TEST_CASE("ranks_that_disagree_about_a_collective_are_a_mismatch") {
 }
 
 TEST_CASE("ranks_with_different_segments_are_a_mismatch") {
-  const Plan deviating = compile(input_of(chain_model(3), {.ranks = 3, .micro_batches = 2}));
+  const Plan deviating = compile(chain_model(3), {.ranks = 3, .micro_batches = 2});
   CHECK(says(verify(sample(), deviating), ViolationKind::mismatch, "different segments"));
 }
 
@@ -173,31 +172,26 @@ TEST_CASE("ranks_that_wait_for_each_other_are_a_deadlock") {
   CHECK(says(verify(plan, deviating), ViolationKind::deadlock, "reduce-scatter u2"));
 }
 
-}  // namespace verify_test
-
 TEST_CASE("verify_wants_a_recompute_window_before_each_backward_one_of_a_unit_that_recomputes") {
-  const Plan plan = compile(input_of(recomputing_model(), {.ranks = 3, .micro_batches = 2}));
+  const Plan plan = compile(recomputing_model(), {.ranks = 3, .micro_batches = 2});
   REQUIRE(verify(plan).ok());
   std::size_t mutants = 0;
-  for (std::size_t s = 0; s < plan.segments.size(); ++s) {
-    for (std::size_t o = 0; o < plan.segments[s].operations.size(); ++o) {
-      const Operation& operation = plan.segments[s].operations[o];
-      if (operation.kind != OperationKind::window || operation.window != WindowKind::recompute) continue;
-      // The verifier looks for the last of unit 1's stretches.
-      if (operation.unit == 1 && !operation.resumes) continue;
-      Plan mutant = plan;
-      mutant.segments[s].operations[o].window = WindowKind::forward;
-      const Verification verification = verify(mutant);
-      if (verification.ok()) {
-        // The one of unit 2 inside unit 1's.
-        CHECK(operation.unit == 2);
-        continue;
-      }
-      ++mutants;
-      CHECK(contains(verification.violations.front().text, "no recompute window stands right before it"));
+  each_operation(plan, [&](EventPoint point, const Operation& operation) {
+    if (operation.kind != OperationKind::window || operation.window != WindowKind::recompute) return;
+    // The verifier looks for the last of unit 1's stretches.
+    if (operation.unit == 1 && !operation.resumes) return;
+    Plan mutant = plan;
+    operation_at(mutant, point).window = WindowKind::forward;
+    const Verification verification = verify(mutant);
+    if (verification.ok()) {
+      // The one of unit 2 inside unit 1's.
+      CHECK(operation.unit == 2);
+      return;
     }
-  }
+    ++mutants;
+    CHECK(contains(verification.violations.front().text, "no recompute window stands right before it"));
+  });
   CHECK(mutants == 2 * 3);  // three units, in each of two segments
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::verify_test

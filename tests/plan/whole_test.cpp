@@ -15,9 +15,7 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/plan/verify.hpp"
 
-namespace tessera::plan {
-
-namespace {
+namespace tessera::plan::whole_test {
 
 // One rank's memory of the device, of which bytes know what they are: of which tensor, plane and byte there.
 using Memory = std::map<std::uint64_t, std::string>;
@@ -120,15 +118,13 @@ Model large_matrices(std::size_t units) {
   return model;
 }
 
-}  // namespace
-
 TEST_CASE("whole_tensors_come_to_their_owners_and_back") {
   for (const Strategy strategy : all_strategies) {
     for (const std::size_t ranks : {1u, 2u, 3u, 6u, 7u}) {
       const std::size_t replicas = ranks % 2 == 0 ? 2 : 1;
       for (const Precision& precision : {fp32_precision, bf16_mixed, in_bf16_throughout}) {
-        const Plan plan = compile(input_of(
-            whole_model(), {.strategy = strategy, .precision = precision, .ranks = ranks, .replicas = replicas}));
+        const Plan plan = compile(whole_model(),
+                                  {.strategy = strategy, .precision = precision, .ranks = ranks, .replicas = replicas});
         CHECK(verify(plan).ok());
         REQUIRE(plan.whole_groups.size() == 3);
         CHECK(plan.whole_groups[0].units == std::vector<std::size_t>{0, 2});
@@ -139,8 +135,7 @@ TEST_CASE("whole_tensors_come_to_their_owners_and_back") {
 }
 
 TEST_CASE("ranks_that_train_by_themselves_have_owners_of_their_own") {
-  const Plan plan =
-      compile(input_of(whole_model(), {.strategy = Strategy::hsdp, .ranks = 6, .replicas = 3, .outer_every = 2}));
+  const Plan plan = compile(whole_model(), {.strategy = Strategy::hsdp, .ranks = 6, .replicas = 3, .outer_every = 2});
   CHECK(verify(plan).ok());
   for (const WholeGroup& group : plan.whole_groups) {
     CHECK(group.axes == AxisSet(Axis::shard));
@@ -155,7 +150,7 @@ TEST_CASE("experts_and_programs_have_whole_tensors_too") {
     for (ParameterSpec& parameter : unit.parameters) parameter.whole = WholeSpec{.cost = 1};
   }
   for (const Strategy strategy : {Strategy::ddp, Strategy::hsdp, Strategy::fsdp}) {
-    const Plan plan = compile(input_of(experts, {.strategy = strategy, .ranks = 6, .replicas = 2}));
+    const Plan plan = compile(experts, {.strategy = strategy, .ranks = 6, .replicas = 2});
     CHECK(verify(plan).ok());
     std::set<unsigned> axes;
     for (const WholeGroup& group : plan.whole_groups) {
@@ -170,7 +165,7 @@ TEST_CASE("experts_and_programs_have_whole_tensors_too") {
     experts.units[unit].apart = unit % 2 == 1 ? AxisSet(Axis::replicate) : AxisSet();
     experts.units[unit].prefix = experts.units[unit].name + ".";
   }
-  const Plan alternating = compile(input_of(experts, {.strategy = Strategy::fsdp, .ranks = 6, .replicas = 2}));
+  const Plan alternating = compile(experts, {.strategy = Strategy::fsdp, .ranks = 6, .replicas = 2});
   CHECK(verify(alternating).ok());
   REQUIRE(alternating.whole_groups.size() == 2);
   CHECK(alternating.whole_groups[0].units == std::vector<std::size_t>{0, 2, 4});
@@ -182,7 +177,7 @@ TEST_CASE("experts_and_programs_have_whole_tensors_too") {
       if (element_count(parameter.shape) > 0) parameter.whole = WholeSpec{.workspace = Bytes(96), .cost = 3};
     }
   }
-  const Plan plan = compile(input_of(several, {.precision = bf16_mixed, .ranks = 3}));
+  const Plan plan = compile(several, {.precision = bf16_mixed, .ranks = 3});
   CHECK(verify(plan).ok());
   REQUIRE(plan.whole_groups.size() == 2);
   for (std::size_t program = 0; program < 2; ++program) {
@@ -193,7 +188,7 @@ TEST_CASE("experts_and_programs_have_whole_tensors_too") {
 
 TEST_CASE("what_a_rank_sends_is_told_by_formula") {
   for (const Strategy strategy : all_strategies) {
-    const Plan plan = compile(input_of(large_matrices(8), {.strategy = strategy, .ranks = 4, .replicas = 2}));
+    const Plan plan = compile(large_matrices(8), {.strategy = strategy, .ranks = 4, .replicas = 2});
     for (const WholeGroup& group : plan.whole_groups) {
       const auto sent = [&](const std::vector<Transfer>& transfers) {
         std::uint64_t bytes = 0;
@@ -209,7 +204,7 @@ TEST_CASE("what_a_rank_sends_is_told_by_formula") {
 }
 
 TEST_CASE("owners_share_the_work_and_groups_take_turns") {
-  const Plan plan = compile(input_of(large_matrices(24), {.ranks = 4}));
+  const Plan plan = compile(large_matrices(24), {.ranks = 4});
   CHECK(verify(plan).ok());
   REQUIRE(plan.whole_groups.size() > 2);
   for (const WholeGroup& group : plan.whole_groups) {
@@ -248,7 +243,7 @@ TEST_CASE("tensors_of_one_shape_follow_each_other_at_their_owner") {
     model.units.push_back(std::move(unit));
   }
   for (const std::size_t ranks : {1u, 2u, 3u}) {
-    const Plan plan = compile(input_of(model, {.ranks = ranks}));
+    const Plan plan = compile(model, {.ranks = ranks});
     CHECK(verify(plan).ok());
     for (const WholeGroup& group : plan.whole_groups) {
       std::size_t tensors = 0;
@@ -301,7 +296,7 @@ TEST_CASE("what_is_not_wanted_whole_changes_nothing") {
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) parameter.frozen = parameter.whole.has_value();
   }
-  const Plan frozen = compile(input_of(model, {.ranks = 3}));
+  const Plan frozen = compile(model, {.ranks = 3});
   CHECK(frozen.whole_groups.empty());
   CHECK(verify(frozen).ok());
   for (const Buffer& buffer : frozen.buffers) CHECK_FALSE(buffer.name.starts_with("direction"));
@@ -311,13 +306,12 @@ TEST_CASE("masters_of_the_host_and_nothing_to_bring_are_refused_with_whole_tenso
   Model model = chain_model(1);
   model.units[0].parameters[0].whole = WholeSpec{};
   model.units[0].masters_in = MemorySpace::host;
-  CHECK(contains(usage_error([&] { compile(input_of(model, {.precision = bf16_mixed, .ranks = 2})); }),
-                 "its optimizer sees tensors of it whole"));
+  CHECK(contains(refusal(model, {.precision = bf16_mixed, .ranks = 2}), "its optimizer sees tensors of it whole"));
   model.units[0].masters_in = std::nullopt;
   const PlanOptions masters{.precision = bf16_mixed, .ranks = 2, .offload = {.masters = MemorySpace::host}};
-  CHECK(contains(usage_error([&] { compile(input_of(model, masters)); }), "move the optimizer's states alone"));
+  CHECK(contains(refusal(model, masters), "move the optimizer's states alone"));
   model.units[0].whole_planes = 0;
-  CHECK(contains(usage_error([&] { compile(input_of(model, {.ranks = 2})); }), "0 planes of fp32"));
+  CHECK(contains(refusal(model, {.ranks = 2}), "0 planes of fp32"));
 }
 
 TEST_CASE("slices_of_a_tensor_are_not_seen_whole") {
@@ -326,9 +320,9 @@ TEST_CASE("slices_of_a_tensor_are_not_seen_whole") {
   model.units[0].prefix = "u0.";
   model.units[0].parameters[0].whole = WholeSpec{};
   const std::string text = usage_error([&] {
-    compile(input_of(model, {.mesh = MeshShape({{Axis::shard, 2}, {Axis::tensor, 2}})}));
+    compile(model, {.mesh = MeshShape({{Axis::shard, 2}, {Axis::tensor, 2}})});
   });
   CHECK(text.find("u0.p0: its optimizer wants to see it whole, and ranks along tensor have slices") == 0);
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::plan::whole_test
