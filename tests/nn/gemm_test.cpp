@@ -1,4 +1,4 @@
-// Matrix products: right for every shape and transposition, and always the same bits.
+// Matrix products: right where they are cut into blocks, alone in what they read and write, and always the same bits.
 #include "src/gemm.hpp"
 
 #include <doctest/doctest.h>
@@ -43,77 +43,6 @@ std::vector<double> reference(const Shape3& s, const std::vector<T>& a, bool ta,
     }
   }
   return c;
-}
-
-// The last three have extents around those of a tile.
-TEST_CASE_TEMPLATE("products_of_every_element_type_are_right_and_rounded_once", T, float, double, bf16, fp16) {
-  for (const Shape3& s : std::vector<Shape3>{{1, 1, 1},
-                                             {7, 5, 3},
-                                             {0, 3, 4},
-                                             {3, 0, 4},
-                                             {3, 4, 0},
-                                             {1, 53, 97},
-                                             {53, 1, 97},
-                                             {53, 97, 1},
-                                             {64, 10, 128},
-                                             {13, 97, 64},
-                                             {101, 67, 31},
-                                             {5, 128, 7},
-                                             {33, 65, 129},
-                                             {128, 128, 128},
-                                             {5, 7, 1031},
-                                             {513, 3, 13},
-                                             {2, 515, 512}}) {
-    CAPTURE(s.m);
-    CAPTURE(s.n);
-    CAPTURE(s.k);
-    const std::vector<T> a = random_elements<T>(s.m * s.k, 1);
-    const std::vector<T> b = random_elements<T>(s.k * s.n, 2);
-    const std::vector<T> before = random_elements<T>(s.m * s.n, 3);
-    const std::vector<double> wide_before = widened(before);
-    const double magnitude = std::sqrt(static_cast<double>(s.k + 1));
-    for (const int bits : {0, 1, 2, 3, 4, 5, 6, 7}) {
-      const bool ta = bits % 2 != 0, tb = bits / 2 % 2 != 0, add = bits / 4 != 0;
-      std::vector<double> expected = reference(s, widened(a), ta, widened(b), tb);
-      std::vector<T> c = add ? before : std::vector<T>(s.m * s.n, T(unset));
-      for (std::size_t i = 0; add && i < c.size(); ++i) expected[i] += wide_before[i];
-      std::vector<float> scratch(gemm_scratch<T>(s.m, s.n, s.k) + 1, 7.25f);
-      gemm<T>({.a = {a.data(), ta},
-               .b = {b.data(), tb},
-               .c = c.data(),
-               .m = s.m,
-               .n = s.n,
-               .k = s.k,
-               .add = add,
-               .scratch = scratch.data()});
-      check_stored(c, expected, magnitude);
-      CHECK(scratch.back() == 7.25f);
-    }
-  }
-}
-
-TEST_CASE_TEMPLATE("rows_may_stand_apart_in_memory", T, float, double, bf16, fp16) {
-  const Shape3 s{3, 4, 5};
-  const std::vector<T> a = random_elements<T>(s.m * 7, 1);
-  const std::vector<T> b = random_elements<T>(s.n * 6, 2);
-  std::vector<T> c(s.m * 9, T(2.0f));
-  std::vector<float> scratch(gemm_scratch<T>(s.m, s.n, s.k));
-  gemm<T>({.a = {a.data(), false, 7},
-           .b = {b.data(), true, 6},
-           .c = c.data(),
-           .m = s.m,
-           .n = s.n,
-           .k = s.k,
-           .c_stride = 9,
-           .scratch = scratch.data()});
-  std::vector<double> expected(c.size(), 2.0);
-  for (std::size_t i = 0; i < s.m; ++i) {
-    for (std::size_t j = 0; j < s.n; ++j) {
-      expected[i * 9 + j] = 0.0;
-      for (std::size_t p = 0; p < s.k; ++p) expected[i * 9 + j] += widened(a)[i * 7 + p] * widened(b)[j * 6 + p];
-    }
-  }
-  check_stored(c, expected);
 }
 
 // Several shares of a thread find what the first one has rearranged; the next product with an operand at the same place

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 #include "instruction_sets.hpp"
@@ -27,16 +28,16 @@ struct Case {
   bool ta, tb, add;
 };
 
-std::vector<Case> cases() {
+using Extents = std::vector<std::array<std::size_t, 3>>;
+const Extents some_extents = {{1, 1, 1},   {1, 53, 97},   {53, 1, 97},   {53, 97, 1},
+                              {7, 64, 33}, {33, 65, 129}, {64, 515, 40}, {101, 67, 531}};
+// The last ones are around those of a tile.
+const Extents more_extents = {{7, 5, 3},     {0, 3, 4},   {3, 0, 4},       {3, 4, 0},    {64, 10, 128}, {13, 97, 64},
+                              {101, 67, 31}, {5, 128, 7}, {128, 128, 128}, {5, 7, 1031}, {513, 3, 13},  {2, 515, 512}};
+
+std::vector<Case> cases(const Extents& all) {
   std::vector<Case> result;
-  for (const auto& [m, n, k] : std::vector<std::tuple<std::size_t, std::size_t, std::size_t>>{{1, 1, 1},
-                                                                                              {1, 53, 97},
-                                                                                              {53, 1, 97},
-                                                                                              {53, 97, 1},
-                                                                                              {7, 64, 33},
-                                                                                              {33, 65, 129},
-                                                                                              {64, 515, 40},
-                                                                                              {101, 67, 531}}) {
+  for (const auto& [m, n, k] : all) {
     for (const int bits : {0, 1, 2, 3, 4, 5, 6, 7}) {
       result.push_back({m, n, k, bits % 2 != 0, bits / 2 % 2 != 0, bits / 4 != 0});
     }
@@ -51,7 +52,7 @@ class Placed {
   Placed(const std::vector<T>& values, std::size_t columns, std::size_t gap, std::size_t offset)
       : columns_(columns),
         stride_(columns + gap),
-        memory_(values.size() / columns * stride_ + offset + 4096 / sizeof(T)) {
+        memory_((columns == 0 ? 0 : values.size() / columns) * stride_ + offset + 4096 / sizeof(T)) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory_.data());
     data_ = memory_.data() + ((begin + 4095) / 4096 * 4096 - begin) / sizeof(T) + offset;
     for (std::size_t i = 0; i < values.size(); ++i) data_[i / columns * stride_ + i % columns] = values[i];
@@ -76,7 +77,7 @@ std::vector<T> product(const Case& of, std::size_t gap = 0, std::size_t offset =
   Placed<T> a(random_elements<T>(of.m * of.k, 1), of.ta ? of.m : of.k, gap, offset);
   Placed<T> b(random_elements<T>(of.k * of.n, 2), of.tb ? of.k : of.n, 2 * gap, 3 * offset);
   Placed<T> c(of.add ? random_elements<T>(of.m * of.n, 3) : unset<T>(of.m * of.n), of.n, gap, 5 * offset);
-  std::vector<float> scratch(gemm_scratch<T>(of.m, of.n, of.k));
+  std::vector<float> scratch(gemm_scratch<T>(of.m, of.n, of.k) + 1, 7.25f);
   gemm<T>({.a = {a.data(), of.ta, a.stride()},
            .b = {b.data(), of.tb, b.stride()},
            .c = c.data(),
@@ -86,6 +87,7 @@ std::vector<T> product(const Case& of, std::size_t gap = 0, std::size_t offset =
            .add = of.add,
            .c_stride = c.stride(),
            .scratch = scratch.data()});
+  if (scratch.back() != 7.25f) FAIL_CHECK("written behind the scratch memory");
   return c.values();
 }
 
@@ -105,14 +107,19 @@ std::vector<double> expected(const Case& of) {
   return c;
 }
 
-TEST_CASE_TEMPLATE("products_of_every_set_are_right_and_rounded_once", T, float, bf16, fp16) {
-  for (const ProductSet set : available_product_sets()) {
-    CAPTURE(to_string(set));
-    const WithProducts now(set);
-    for (const Case& each : cases()) {
+TEST_CASE_TEMPLATE("products_of_every_set_are_right_and_rounded_once", T, float, double, bf16, fp16) {
+  for (const Extents& extents : {some_extents, more_extents}) {
+    for (const Case& each : cases(extents)) {
       CAPTURE(each.m);
-      check_stored(product<T>(each), expected<T>(each), std::sqrt(static_cast<double>(each.k + 1)));
-      check_stored(product<T>(each, 3, 1), expected<T>(each), std::sqrt(static_cast<double>(each.k + 1)));
+      CAPTURE(each.n);
+      CAPTURE(each.k);
+      const std::vector<double> wanted = expected<T>(each);
+      for (const ProductSet set : available_product_sets()) {
+        CAPTURE(to_string(set));
+        const WithProducts now(set);
+        check_stored(product<T>(each), wanted, std::sqrt(static_cast<double>(each.k + 1)));
+        check_stored(product<T>(each, 3, 1), wanted, std::sqrt(static_cast<double>(each.k + 1)));
+      }
     }
   }
 }
@@ -122,7 +129,7 @@ TEST_CASE_TEMPLATE("where_matrices_stand_does_not_change_the_bits_of_any_set", T
   for (const ProductSet set : available_product_sets()) {
     CAPTURE(to_string(set));
     const WithProducts now(set);
-    for (const Case& each : cases()) {
+    for (const Case& each : cases(some_extents)) {
       const std::string first = bytes_of(product<T>(each));
       for (const std::size_t offset : {1u, 2u, 4u, 8u, 16u, 31u, 272u, 512u, 1008u}) {
         CHECK((bytes_of(product<T>(each, 0, offset)) == first));
