@@ -224,15 +224,23 @@ TEST_CASE("how_sequences_are_divided_among_ranks_does_not_change_what_is_dropped
   stream.synchronize();
 }
 
-TEST_CASE_TEMPLATE("attention_has_the_same_bits_on_every_instruction_set", T, TESSERA_ALL_ELEMENTS) {
+// One head is never cut where there are several.
+TEST_CASE_TEMPLATE("attention_has_the_same_bits_in_every_instruction_set_and_on_any_number_of_threads", T,
+                   TESSERA_ALL_ELEMENTS) {
+  std::vector<AttentionShape> with_large = shapes;
+  with_large.push_back({.sequences = 3, .sequence = 131, .heads = 5, .head_dim = 24});
   Stream stream = immediate_stream();
-  for (const AttentionShape& shape : shapes) {
-    AttentionCase<T> c(shape, some_dropout);
-    check_same_bits([&] {
-      attention_forward<T>(stream, c.forward_operands());
-      attention_backward<T>(stream, c.backward_operands());
-      return bytes_of(c.out, c.statistics, c.dqkv);
-    });
+  for (const AttentionShape& shape : with_large) {
+    for (const Dropout& dropout : {Dropout{}, some_dropout}) {
+      AttentionCase<T> c(shape, dropout);
+      const auto bits = [&] {
+        attention_forward<T>(stream, c.forward_operands());
+        attention_backward<T>(stream, c.backward_operands());
+        return bytes_of(c.out, c.statistics, c.dqkv);
+      };
+      check_same_bits(bits);
+      check_same_bits_on_threads(bits);
+    }
   }
   stream.synchronize();
 }

@@ -138,19 +138,6 @@ TEST_CASE_TEMPLATE("a_probability_of_0_changes_nothing", T, TESSERA_ALL_ELEMENTS
   stream.synchronize();
 }
 
-TEST_CASE_TEMPLATE("dropout_has_the_same_bits_on_every_instruction_set", T, TESSERA_ALL_ELEMENTS) {
-  Stream stream = immediate_stream();
-  const std::vector<T> x = random_elements<T>(9 * 143, 1);
-  std::vector<T> y = x;
-  check_same_bits([&] {
-    y = x;
-    add_dropped<T>(stream,
-                   {.residual = matrix(x, 9, 143), .x = matrix(x, 9, 143), .y = matrix(y, 9, 143), .dropout = third});
-    return bytes_of(y);
-  });
-  stream.synchronize();
-}
-
 TEST_CASE("dropout_refuses_probabilities_that_are_none_and_rows_beyond_the_mask") {
   Stream stream = immediate_stream();
   std::vector<float> x(6);

@@ -17,25 +17,26 @@ struct Size {
   std::size_t sequence;
   std::size_t first_position;
   std::size_t dim;
+  std::size_t vocabulary = 11;
+  std::size_t context = 7;
 };
 const std::vector<Size> sizes = {{0, 3, 0, 4}, {1, 1, 0, 1}, {1, 1, 6, 3}, {3, 5, 2, 7}, {5, 7, 0, 70}, {2, 6, 1, 129}};
-constexpr std::size_t vocabulary = 11;
-constexpr std::size_t context = 7;
 
 template <typename T>
 struct EmbeddingCase {
   explicit EmbeddingCase(const Size& of)
       : size(of),
         rows(of.sequences * of.sequence),
-        table(random_elements<T>(vocabulary * of.dim, 1)),
-        positions(random_elements<T>(context * of.dim, 2)),
+        table(random_elements<T>(of.vocabulary * of.dim, 1)),
+        positions(random_elements<T>(of.context * of.dim, 2)),
         dy(random_elements<T>(rows * of.dim, 3)) {
-    for (std::size_t row = 0; row < rows; ++row) ids.push_back(static_cast<std::int32_t>(row * row % 5 * 2));
+    for (std::size_t row = 0; row < rows; ++row)
+      ids.push_back(static_cast<std::int32_t>(row % 3 == 0 ? 7 : row * 17 % size.vocabulary));
   }
 
   EmbeddingForward<T> forward_operands() {
-    return {.table = matrix(std::as_const(table), vocabulary, size.dim),
-            .positions = matrix(std::as_const(positions), context, size.dim),
+    return {.table = matrix(std::as_const(table), size.vocabulary, size.dim),
+            .positions = matrix(std::as_const(positions), size.context, size.dim),
             .ids = ids.data(),
             .sequence = size.sequence,
             .first_position = size.first_position,
@@ -46,8 +47,8 @@ struct EmbeddingCase {
             .sequence = size.sequence,
             .first_position = size.first_position,
             .dy = matrix(std::as_const(dy), rows, size.dim),
-            .dtable = matrix(dtable, vocabulary, size.dim),
-            .dpositions = matrix(dpositions, context, size.dim),
+            .dtable = matrix(dtable, size.vocabulary, size.dim),
+            .dpositions = matrix(dpositions, size.context, size.dim),
             .scratch = scratch.data()};
   }
 
@@ -60,10 +61,10 @@ struct EmbeddingCase {
     return result;
   }
   std::vector<double> expected_dtable() const {
-    return scattered(vocabulary, [&](std::size_t row) { return static_cast<std::size_t>(ids[row]); });
+    return scattered(size.vocabulary, [&](std::size_t row) { return static_cast<std::size_t>(ids[row]); });
   }
   std::vector<double> expected_dpositions() const {
-    return scattered(context, [&](std::size_t row) { return size.first_position + row % size.sequence; });
+    return scattered(size.context, [&](std::size_t row) { return size.first_position + row % size.sequence; });
   }
 
   Size size;
@@ -71,7 +72,7 @@ struct EmbeddingCase {
   std::vector<T> table, positions, dy;
   std::vector<std::int32_t> ids;
   std::vector<T> y = unset<T>(dy.size()), dtable = unset<T>(table.size()), dpositions = unset<T>(positions.size());
-  std::vector<std::int32_t> scratch = std::vector<std::int32_t>(embedding_scratch(rows, vocabulary), -1);
+  std::vector<std::int32_t> scratch = std::vector<std::int32_t>(embedding_scratch(rows, size.vocabulary), -1);
 };
 
 TEST_CASE_TEMPLATE("embedding_adds_the_rows_of_both_tables", T, TESSERA_ALL_ELEMENTS) {
@@ -140,15 +141,23 @@ TEST_CASE("embedding_gradients_in_bf16_do_not_stall_on_frequent_ids") {
   stream.synchronize();
 }
 
-TEST_CASE_TEMPLATE("embedding_has_the_same_bits_on_every_instruction_set", T, TESSERA_ALL_ELEMENTS) {
+TEST_CASE_TEMPLATE("embedding_has_the_same_bits_in_every_instruction_set_and_on_any_number_of_threads", T,
+                   TESSERA_ALL_ELEMENTS) {
+  std::vector<Size> with_large = sizes;
+  with_large.push_back({11, 31, 5, 331, 101, 41});
   Stream stream = immediate_stream();
-  for (const Size& size : sizes) {
+  for (const Size& size : with_large) {
     EmbeddingCase<T> c(size);
-    check_same_bits([&] {
+    const auto bits = [&] {
       embedding_forward<T>(stream, c.forward_operands());
-      embedding_backward<T>(stream, c.backward_operands());
+      EmbeddingBackward<T> operands = c.backward_operands();
+      embedding_backward<T>(stream, operands);
+      operands.accumulate = true;
+      embedding_backward<T>(stream, operands);
       return bytes_of(c.y, c.dtable, c.dpositions);
-    });
+    };
+    check_same_bits(bits);
+    check_same_bits_on_threads(bits);
   }
   stream.synchronize();
 }

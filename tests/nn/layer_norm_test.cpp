@@ -142,17 +142,27 @@ TEST_CASE("layer_norm_gradients_accumulated_over_parts_are_those_of_the_whole") 
   stream.synchronize();
 }
 
-TEST_CASE_TEMPLATE("layer_norm_has_the_same_bits_on_every_instruction_set", T, TESSERA_ALL_ELEMENTS) {
-  Stream stream = immediate_stream();
-  for (const Size& size : sizes) {
+TEST_CASE_TEMPLATE("layer_norm_has_the_same_bits_in_every_instruction_set_and_on_any_number_of_threads", T,
+                   TESSERA_ALL_ELEMENTS) {
+  std::vector<Size> with_large = sizes;
+  with_large.push_back({211, 467});
+  for (const Size& size : with_large) {
+    Stream stream = immediate_stream();
     LayerNormCase<T> c(size);
-    check_same_bits([&] {
+    const auto bits = [&] {
       c.forward(stream);
       layer_norm_backward<T>(stream, c.backward_operands());
-      return bytes_of(c.y, c.dx, c.dweight, c.dbias);
-    });
+      std::vector<T> dx = c.dy;
+      LayerNormBackward<T> in_place = c.backward_operands();
+      in_place.dy = in_place.dx = matrix(dx, size.rows, size.dim);
+      in_place.residual = c.x.data();
+      in_place.accumulate = true;
+      layer_norm_backward<T>(stream, in_place);
+      return bytes_of(c.y, c.mean, c.inverse, c.dx, dx, c.dweight, c.dbias);
+    };
+    check_same_bits(bits);
+    check_same_bits_on_threads(bits);
   }
-  stream.synchronize();
 }
 
 TEST_CASE("layer_norm_refuses_shapes_that_do_not_fit") {

@@ -6,7 +6,6 @@
 
 #include "instruction_sets.hpp"
 #include "src/rows/active_rows.hpp"
-#include "tessera/nn/cross_entropy.hpp"
 #include "tessera/nn/gelu.hpp"
 #include "typed.hpp"
 
@@ -114,32 +113,6 @@ TEST_CASE_TEMPLATE("half_precision_is_converted_with_the_bits_of_the_base", Half
     CHECK(bytes_of(rounded<Half>(floats)) == bytes_of(narrow));
     return bytes_of(rounded<Half>(floats));
   });
-}
-
-TEST_CASE_TEMPLATE("gelu_and_cross_entropy_have_the_same_bits_on_every_instruction_set", T, TESSERA_ALL_ELEMENTS) {
-  Stream stream = immediate_stream();
-  const std::size_t rows = 5;
-  for (const std::size_t columns : std::vector<std::size_t>{1, 16, 37, 1500}) {
-    const std::vector<T> x = random_elements<T>(rows * columns, 1);
-    const std::vector<T> dy = random_elements<T>(rows * columns, 2);
-    const std::vector<std::int32_t> labels(rows, 0);
-    std::vector<T> y = x;
-    std::vector<T> dx = x;
-    std::vector<T> dlogits = x;
-    std::vector<Arithmetic<T>> statistics(2 * rows);
-    std::vector<Arithmetic<T>> loss(1);
-    const CrossEntropyRows<T> operands{
-        .logits = matrix(x, rows, columns), .labels = labels.data(), .statistics = statistics.data()};
-    const float one = 1.0f;
-    check_same_bits([&] {
-      gelu_forward<T>(stream, matrix(x, rows, columns), matrix(y, rows, columns));
-      gelu_backward<T>(stream, matrix(x, rows, columns), matrix(dy, rows, columns), matrix(dx, rows, columns));
-      cross_entropy_forward<T>(stream, operands, loss.data());
-      cross_entropy_backward<T>(stream, operands, &one, matrix(dlogits, rows, columns));
-      return bytes_of(y, dx, loss, statistics, dlogits);
-    });
-  }
-  stream.synchronize();
 }
 
 TEST_CASE("gelu_has_its_limits_far_from_0") {
