@@ -1,6 +1,7 @@
 // Convolutions on both kinds of device, for tests of what computes them.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "../nn/chosen.hpp"
@@ -32,94 +33,64 @@ inline const std::vector<ConvolutionForm> convolution_forms = {
     {{.in = 2, .out = 3, .kernel = 3}, 0, {4, 4}},
 };
 
+// The memory that the passes read and write, on either device.
 template <typename T>
-struct ConvolutionCase {
-  explicit ConvolutionCase(const ConvolutionForm& of)
-      : form(of),
-        result(of.shape.output(of.image)),
-        x(random_elements<T>(of.images * of.image.height * of.image.width * of.shape.in, 1)),
-        weight(random_elements<T>(
-            of.shape.out * of.shape.in / of.shape.groups * of.shape.kernel.height * of.shape.kernel.width, 2)),
-        bias(random_elements<T>(of.shape.out, 3)),
-        dy(random_elements<T>(of.images * result.height * result.width * of.shape.out, 4)),
-        y(dy.size()),
-        dx(x.size()),
-        dweight(weight.size(), T(0.5f)),
-        dbias(bias.size(), T(0.25f)) {}
+struct ConvolutionMemory {
+  ConvolutionForm form;
+  T *x, *weight, *bias, *dy, *y, *dx, *dweight, *dbias;
+  float* scratch;
 
-  template <typename V>
-  vision::ImageView<V> in(V* data) const {
+  vision::ImageView<T> in(T* data) const {
     return {data, form.images, form.image.height, form.image.width, form.shape.in};
   }
-  template <typename V>
-  vision::ImageView<V> out(V* data) const {
-    return {data, form.images, result.height, result.width, form.shape.out};
+  vision::ImageView<T> out(T* data) const {
+    const vision::HeightWidth size = form.shape.output(form.image);
+    return {data, form.images, size.height, size.width, form.shape.out};
   }
-
-  ConvolutionForm form;
-  vision::HeightWidth result;
-  std::vector<T> x, weight, bias, dy, y, dx, dweight, dbias;
 };
 
 template <typename T>
-struct ConvolutionOnDevice {
-  ConvolutionOnDevice(DeviceKind kind, const ConvolutionCase<T>& c)
-      : x(kind, c.x),
-        weight(kind, c.weight),
-        bias(kind, c.bias),
-        dy(kind, c.dy),
-        y(kind, c.y.size()),
-        dx(kind, c.x.size()),
-        dweight(kind, c.dweight),
-        dbias(kind, c.dbias),
-        scratch(kind, vision::convolution_scratch<T>(c.form.shape, c.form.images, c.form.image, kind)) {}
-
-  void take_to(ConvolutionCase<T>& c) {
-    for (const bool intact : {y.guards_intact(), dx.guards_intact(), dweight.guards_intact(), dbias.guards_intact(),
-                              scratch.guards_intact()}) {
-      CHECK(intact);
-    }
-    c.y = y.values(), c.dx = dx.values(), c.dweight = dweight.values(), c.dbias = dbias.values();
-  }
-
-  DeviceBuffer<T> x, weight, bias, dy, y, dx, dweight, dbias;
-  DeviceBuffer<float> scratch;
-};
-
-template <typename T>
-void run(DeviceKind kind, ConvolutionCase<T>& c, bool with_bias, bool accumulate) {
-  Stream stream = stream_on(kind);
-  ConvolutionOnDevice<T> on(kind, c);
-  vision::convolution_forward<T>(stream, {.shape = c.form.shape,
-                                          .x = c.template in<const T>(on.x.data()),
-                                          .weight = on.weight.data(),
-                                          .bias = with_bias ? on.bias.data() : nullptr,
-                                          .y = c.out(on.y.data()),
-                                          .scratch = on.scratch.data()});
-  vision::convolution_backward<T>(stream, {.shape = c.form.shape,
-                                           .x = c.template in<const T>(on.x.data()),
-                                           .weight = on.weight.data(),
-                                           .dy = c.template out<const T>(on.dy.data()),
-                                           .dx = c.in(on.dx.data()),
-                                           .dweight = on.dweight.data(),
-                                           .dbias = on.dbias.data(),
-                                           .accumulate = accumulate,
-                                           .scratch = on.scratch.data()});
-  stream.synchronize();
-  on.take_to(c);
+void both_passes(Stream& on, const ConvolutionMemory<T>& memory, bool with_bias, bool accumulate) {
+  vision::convolution_forward<T>(on, {.shape = memory.form.shape,
+                                      .x = memory.in(memory.x),
+                                      .weight = memory.weight,
+                                      .bias = with_bias ? memory.bias : nullptr,
+                                      .y = memory.out(memory.y),
+                                      .scratch = memory.scratch});
+  vision::convolution_backward<T>(on, {.shape = memory.form.shape,
+                                       .x = memory.in(memory.x),
+                                       .weight = memory.weight,
+                                       .dy = memory.out(memory.dy),
+                                       .dx = memory.in(memory.dx),
+                                       .dweight = memory.dweight,
+                                       .dbias = memory.dbias,
+                                       .accumulate = accumulate,
+                                       .scratch = memory.scratch});
 }
 
-// A library rounds results before a bias is added, and the gradient of 16-bit weights before it is added to another.
-// On Hopper cuBLASLt rounds a product of 16 bits once before it adds it to what is there, `accumulate`.
-template <typename T>
-void check_near_all(const ConvolutionCase<T>& computed, const ConvolutionCase<T>& expected, bool accumulate = false) {
+// Compares what passes(stream, memory) leaves with the CPU's. A library rounds results before a bias is added, and the
+// gradient of 16-bit weights before it is added to another. On Hopper cuBLASLt rounds a product of 16 bits once before
+// it adds it to what is there, where sums are `rounded_once_more`.
+template <typename T, typename Passes>
+void compare_convolutions(const ConvolutionForm& form, bool rounded_once_more, const Passes& passes) {
   const bool rounds_sums =
       sizeof(T) == 2 && vision::cuda::convolutions::active() == vision::cuda::convolutions::Set::cudnn;
   const double sums = rounds_sums ? rounding<T> : 2e-6;
-  check_near(computed.y, expected.y, sums);
-  check_near(computed.dx, expected.dx);
-  check_near(computed.dweight, expected.dweight, accumulate ? std::max(sums, 2.0 * rounding<T> + 2e-6) : sums);
-  check_near(computed.dbias, expected.dbias);
+  const vision::ConvolutionShape& shape = form.shape;
+  const vision::HeightWidth result = shape.output(form.image);
+  const std::size_t in = form.images * form.image.height * form.image.width * shape.in,
+                    out = form.images * result.height * result.width * shape.out,
+                    weights = shape.out * shape.in / shape.groups * shape.kernel.height * shape.kernel.width;
+  compare_with_the_cpu(
+      [&](Stream& on, auto*... memory) {
+        passes(on, ConvolutionMemory<T>{form, memory...});
+      },
+      same(random_elements<T>(in, 1)), same(random_elements<T>(weights, 2)), same(random_elements<T>(shape.out, 3)),
+      same(random_elements<T>(out, 4)), near(std::vector<T>(out), sums), near(std::vector<T>(in)),
+      near(std::vector<T>(weights, T(0.5f)), rounded_once_more ? std::max(sums, 2.0 * rounding<T> + 2e-6) : sums),
+      near(std::vector<T>(shape.out, T(0.25f))),
+      Scratch{vision::convolution_scratch<T>(shape, form.images, form.image, DeviceKind::cpu),
+              vision::convolution_scratch<T>(shape, form.images, form.image, DeviceKind::cuda)});
 }
 
 }  // namespace tessera::test

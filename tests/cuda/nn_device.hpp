@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <tuple>
 #include <vector>
 
-#include "../nn/reference.hpp"
+#include "../nn/typed.hpp"
 #include "device_data.hpp"
 
 #define TESSERA_CUDA_ELEMENTS float, tessera::bf16, tessera::fp16
@@ -85,5 +87,69 @@ class DeviceMatrix {
   std::size_t rows_;
   std::size_t columns_;
 };
+
+// Values that an operation reads or writes, `shift` elements behind an aligned address, and how they are compared: as
+// the same bits, or near each other, with what sums may be off by.
+template <typename T>
+struct Operand {
+  using Element = T;
+  std::vector<T> on(DeviceKind) const { return values; }
+  void check(const std::vector<T>& computed, const std::vector<T>& expected) const {
+    sums ? check_near(computed, expected, *sums) : check_same(computed, expected);
+  }
+
+  std::vector<T> values;
+  std::optional<double> sums = {};
+  std::size_t shift = 0;
+};
+template <typename T>
+Operand<T> same(std::vector<T> values, std::size_t shift = 0) {
+  return {std::move(values), {}, shift};
+}
+template <typename T>
+Operand<T> near(std::vector<T> values, double sums = 2e-6, std::size_t shift = 0) {
+  return {std::move(values), sums, shift};
+}
+// Memory of as many elements as the device wants, which nobody looks at.
+struct Scratch {
+  using Element = float;
+  std::vector<float> on(DeviceKind kind) const { return std::vector<float>(kind == DeviceKind::cpu ? host : device); }
+  void check(const std::vector<float>&, const std::vector<float>&) const {}
+
+  std::size_t host, device, shift = 0;
+};
+
+enum class Comparison { with_the_cpu, with_itself };
+
+// Calls operation(stream, a pointer to each operand) on a CUDA device and on the CPU, or twice on the former, where all
+// bits must be the same.
+template <typename Operation, typename... Operands>
+void compare(Comparison comparison, const Operation& operation, const Operands&... operands) {
+  const auto results = [&](DeviceKind kind) {
+    return [&](auto&&... buffers) {
+      Stream stream = stream_on(kind);
+      operation(stream, buffers.data()...);
+      stream.synchronize();
+      CHECK((buffers.guards_intact() && ...));
+      return std::tuple(buffers.values()...);
+    }(DeviceBuffer<typename Operands::Element>(kind, operands.on(kind), operands.shift)...);
+  };
+  const auto computed = results(DeviceKind::cuda);
+  const auto others = results(comparison == Comparison::with_itself ? DeviceKind::cuda : DeviceKind::cpu);
+  std::apply(
+      [&](const auto&... found) {
+        std::apply(
+            [&](const auto&... expected) {
+              if (comparison == Comparison::with_itself) return (check_same(found, expected), ...);
+              (operands.check(found, expected), ...);
+            },
+            others);
+      },
+      computed);
+}
+template <typename Operation, typename... Operands>
+void compare_with_the_cpu(const Operation& operation, const Operands&... operands) {
+  compare(Comparison::with_the_cpu, operation, operands...);
+}
 
 }  // namespace tessera::test

@@ -26,66 +26,41 @@ std::vector<T> inputs(const Form& form, unsigned seed) {
   return values;
 }
 
-// A layer makes these of its inputs: its result, and its gradient or a second result.
 template <typename T>
-struct Results {
-  std::vector<T> first, second;
-};
-
+Operand<T> given(const Form& form, unsigned seed) {
+  return same(inputs<T>(form, seed), form.shift);
+}
 template <typename T>
-Results<T> gelu(DeviceKind kind, const Form& form) {
-  Stream stream = stream_on(kind);
-  DeviceMatrix<T> x(kind, inputs<T>(form, 1), form.rows, form.columns, form.shift);
-  DeviceMatrix<T> dy(kind, inputs<T>(form, 2), form.rows, form.columns, form.shift);
-  DeviceMatrix<T> y(kind, form.rows, form.columns, form.shift);
-  gelu_forward<T>(stream, x.view(), y.view());
-  gelu_backward<T>(stream, x.view(), dy.view(), dy.view());
-  stream.synchronize();
-  return {y.values(), dy.values()};
+std::vector<T> nothing_yet(const Form& form) {
+  return unset<T>(form.rows * form.columns);
 }
 
 TEST_CASE_TEMPLATE("cuda: gelu and its gradient are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   for (const Form& form : forms) {
     CAPTURE(form.columns);
-    const Results<T> computed = gelu<T>(DeviceKind::cuda, form), expected = gelu<T>(DeviceKind::cpu, form);
-    check_near(computed.first, expected.first);
-    check_near(computed.second, expected.second);
+    compare_with_the_cpu(
+        [&](Stream& on, T* x, T* dy, T* y) {
+          const auto view = [&](T* data) { return MatrixView<T>{data, form.rows, form.columns}; };
+          gelu_forward<T>(on, view(x), view(y));
+          gelu_backward<T>(on, view(x), view(dy), view(dy));
+        },
+        given<T>(form, 1), near(inputs<T>(form, 2), 2e-6, form.shift), near(nothing_yet<T>(form), 2e-6, form.shift));
   }
-}
-
-template <typename T>
-Results<T> relu(DeviceKind kind, const Form& form) {
-  Stream stream = stream_on(kind);
-  std::vector<T> values = inputs<T>(form, 1);
-  if (!values.empty()) values[0] = T(std::numeric_limits<float>::quiet_NaN()), values.back() = T(-0.0f);
-  DeviceMatrix<T> x(kind, values, form.rows, form.columns, form.shift);
-  DeviceMatrix<T> dy(kind, inputs<T>(form, 2), form.rows, form.columns, form.shift);
-  DeviceMatrix<T> dx(kind, form.rows, form.columns, form.shift);
-  relu_forward<T>(stream, x.view(), x.view());
-  relu_backward<T>(stream, x.view(), dy.view(), dx.view());
-  stream.synchronize();
-  return {x.values(), dx.values()};
 }
 
 TEST_CASE_TEMPLATE("cuda: relu and its gradient have the CPU's bits", T, TESSERA_CUDA_ELEMENTS) {
   for (const Form& form : forms) {
     CAPTURE(form.columns);
-    const Results<T> computed = relu<T>(DeviceKind::cuda, form), expected = relu<T>(DeviceKind::cpu, form);
-    check_same(computed.first, expected.first);
-    check_same(computed.second, expected.second);
+    Operand<T> x = given<T>(form, 1);
+    if (!x.values.empty()) x.values[0] = T(std::numeric_limits<float>::quiet_NaN()), x.values.back() = T(-0.0f);
+    compare_with_the_cpu(
+        [&](Stream& on, T* in_place, T* dy, T* dx) {
+          const auto view = [&](T* data) { return MatrixView<T>{data, form.rows, form.columns}; };
+          relu_forward<T>(on, view(in_place), view(in_place));
+          relu_backward<T>(on, view(in_place), view(dy), view(dx));
+        },
+        x, given<T>(form, 2), same(nothing_yet<T>(form), form.shift));
   }
-}
-
-template <typename T>
-Results<T> dropped(DeviceKind kind, const Form& form, const Dropout& drop) {
-  Stream stream = stream_on(kind);
-  DeviceMatrix<T> x(kind, inputs<T>(form, 1), form.rows, form.columns, form.shift);
-  DeviceMatrix<T> residual(kind, inputs<T>(form, 2), form.rows, form.columns, form.shift);
-  DeviceMatrix<T> y(kind, form.rows, form.columns, form.shift);
-  dropout<T>(stream, drop, x.view(), y.view());
-  add_dropped<T>(stream, {.residual = residual.view(), .x = x.view(), .y = residual.view(), .dropout = drop});
-  stream.synchronize();
-  return {y.values(), residual.values()};
 }
 
 TEST_CASE_TEMPLATE("cuda: dropout has the CPU's masks and bits, with and without a residual", T,
@@ -96,10 +71,13 @@ TEST_CASE_TEMPLATE("cuda: dropout has the CPU's masks and bits, with and without
       CAPTURE(probability);
       const Dropout drop{.probability = probability,
                          .key = {.seed = 7, .step = 3, .layer = 2, .first_row = (std::uint64_t{1} << 33) + 5}};
-      const Results<T> computed = dropped<T>(DeviceKind::cuda, form, drop);
-      const Results<T> expected = dropped<T>(DeviceKind::cpu, form, drop);
-      check_same(computed.first, expected.first);
-      check_same(computed.second, expected.second);
+      compare_with_the_cpu(
+          [&](Stream& on, T* x, T* residual, T* y) {
+            const auto view = [&](T* data) { return MatrixView<T>{data, form.rows, form.columns}; };
+            dropout<T>(on, drop, view(x), view(y));
+            add_dropped<T>(on, {.residual = view(residual), .x = view(x), .y = view(residual), .dropout = drop});
+          },
+          given<T>(form, 1), given<T>(form, 2), same(nothing_yet<T>(form), form.shift));
     }
   }
 }

@@ -14,10 +14,8 @@ namespace vision_convolution_test {
 template <typename T>
 void check_near_the_cpu(const ConvolutionForm& form, bool with) {
   CAPTURE(with);
-  ConvolutionCase<T> expected(form), computed(form);
-  run(DeviceKind::cpu, expected, with, with);
-  run(DeviceKind::cuda, computed, with, with);
-  check_near_all(computed, expected, with);
+  compare_convolutions<T>(form, with,
+                          [&](Stream& on, const ConvolutionMemory<T>& memory) { both_passes(on, memory, with, with); });
 }
 
 // On a GPU cuDNN is among the sets, where it can be opened.
@@ -52,30 +50,26 @@ ConvolutionGeometry geometry_of(const ConvolutionForm& form) {
 
 // Runs in parts, which happens where the kernel sees more of a batch than fits.
 template <typename T>
-void run_in_parts(ConvolutionCase<T>& c, std::uint32_t images_at_once) {
-  Stream stream = cuda_stream();
-  ConvolutionOnDevice<T> on(DeviceKind::cuda, c);
+void both_passes_in_parts(Stream& stream, const ConvolutionMemory<T>& memory, std::uint32_t images_at_once) {
   const vision::cuda::ConvolutionTask task{
-      .format = format_of<T>, .tf32 = false, .images_at_once = images_at_once, .of = geometry_of(c.form)};
+      .format = format_of<T>, .tf32 = false, .images_at_once = images_at_once, .of = geometry_of(memory.form)};
   const vision::cuda::ConvolutionForwardRows forward{.task = task,
-                                                     .x = on.x.data(),
-                                                     .weight = on.weight.data(),
-                                                     .bias = on.bias.data(),
-                                                     .y = on.y.data(),
-                                                     .scratch = on.scratch.data()};
+                                                     .x = memory.x,
+                                                     .weight = memory.weight,
+                                                     .bias = memory.bias,
+                                                     .y = memory.y,
+                                                     .scratch = memory.scratch};
   const vision::cuda::ConvolutionBackwardRows backward{.task = task,
-                                                       .x = on.x.data(),
-                                                       .weight = on.weight.data(),
-                                                       .dy = on.dy.data(),
-                                                       .dx = on.dx.data(),
-                                                       .dweight = on.dweight.data(),
-                                                       .dbias = on.dbias.data(),
+                                                       .x = memory.x,
+                                                       .weight = memory.weight,
+                                                       .dy = memory.dy,
+                                                       .dx = memory.dx,
+                                                       .dweight = memory.dweight,
+                                                       .dbias = memory.dbias,
                                                        .accumulate = true,
-                                                       .scratch = on.scratch.data()};
+                                                       .scratch = memory.scratch};
   stream.submit([native = native_stream(stream), forward] { vision::cuda::convolution_forward(native, forward); });
   stream.submit([native = native_stream(stream), backward] { vision::cuda::convolution_backward(native, backward); });
-  stream.synchronize();
-  on.take_to(c);
 }
 
 TEST_CASE_TEMPLATE("cuda: some images at a time make the convolution of all", T, TESSERA_CUDA_ELEMENTS) {
@@ -84,10 +78,10 @@ TEST_CASE_TEMPLATE("cuda: some images at a time make the convolution of all", T,
                                       ConvolutionForm{{.in = 6, .out = 4, .kernel = 2, .groups = 2}, 5, {3, 4}}}) {
     for (const std::uint32_t at_once : {1u, 2u, 5u}) {
       CAPTURE(at_once);
-      ConvolutionCase<T> expected(form), computed(form);
-      run(DeviceKind::cpu, expected, true, true);
-      run_in_parts(computed, at_once);
-      check_near_all(computed, expected);
+      compare_convolutions<T>(form, false, [&](Stream& on, const ConvolutionMemory<T>& memory) {
+        if (on.device().kind() == DeviceKind::cpu) return both_passes(on, memory, true, true);
+        both_passes_in_parts(on, memory, at_once);
+      });
     }
   }
 }

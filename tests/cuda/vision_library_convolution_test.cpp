@@ -26,11 +26,9 @@ class ConvolutionsOfTests {
 constexpr ConvolutionShape some_shape{.in = 6, .out = 4, .kernel = 3, .stride = 2, .padding = 1, .groups = 2};
 
 void check_near_the_cpu() {
-  const ConvolutionForm form{some_shape, 2, {5, 5}};
-  ConvolutionCase<bf16> expected(form), computed(form);
-  run(DeviceKind::cpu, expected, true, true);
-  run(DeviceKind::cuda, computed, true, true);
-  check_near_all(computed, expected);
+  compare_convolutions<bf16>({some_shape, 2, {5, 5}}, false, [](Stream& on, const ConvolutionMemory<bf16>& memory) {
+    both_passes(on, memory, true, true);
+  });
 }
 
 TEST_CASE("each direction of a convolution is one call of the library") {

@@ -28,13 +28,6 @@ const std::vector<Form> forms = {
     {{.kernel = 2}, 0, {4, 4}, 3},
 };
 
-// The four passes of a form make these.
-template <typename T>
-struct Results {
-  std::vector<T> largest, dlargest, average, daverage;
-  std::vector<std::int8_t> places;
-};
-
 template <typename T>
 std::vector<T> pixels(const Form& form) {
   std::vector<T> x = random_elements<T>(form.images * form.image.height * form.image.width * form.channels, 1);
@@ -43,61 +36,40 @@ std::vector<T> pixels(const Form& form) {
   return x;
 }
 
-template <typename T>
-Results<T> run(DeviceKind kind, const Form& form) {
-  Stream stream = stream_on(kind);
-  const HeightWidth size = form.shape.output(form.image);
-  const std::size_t count = form.images * size.height * size.width * form.channels;
-  const std::vector<T> x_values = pixels<T>(form);
-  DeviceBuffer<T> x(kind, x_values), dy(kind, random_elements<T>(count, 2));
-  DeviceBuffer<T> largest(kind, count), average(kind, count);
-  DeviceBuffer<T> dlargest(kind, x_values.size()), daverage(kind, x_values.size());
-  DeviceBuffer<std::int8_t> places(kind, count);
-  auto* const which = reinterpret_cast<std::uint8_t*>(places.data());
-  const auto in = [&](auto& of) {
-    return ImageView<T>{of.data(), form.images, form.image.height, form.image.width, form.channels};
-  };
-  const auto out = [&](auto& of) {
-    return ImageView<T>{of.data(), form.images, size.height, size.width, form.channels};
-  };
-  max_pool_forward<T>(stream, form.shape, in(x), out(largest), which);
-  max_pool_backward<T>(stream, form.shape, out(dy), which, in(dlargest));
-  average_pool_forward<T>(stream, form.shape, in(x), out(average));
-  average_pool_backward<T>(stream, form.shape, out(dy), in(daverage));
-  stream.synchronize();
-  for (DeviceBuffer<T>* of : {&largest, &average, &dlargest, &daverage}) CHECK(of->guards_intact());
-  CHECK(places.guards_intact());
-  return {largest.values(), dlargest.values(), average.values(), daverage.values(), places.values()};
-}
-
 TEST_CASE_TEMPLATE("cuda: pooling has the CPU's bits", T, TESSERA_CUDA_ELEMENTS) {
   for (std::size_t i = 0; i < forms.size(); ++i) {
     CAPTURE(i);
-    const Results<T> expected = run<T>(DeviceKind::cpu, forms[i]), computed = run<T>(DeviceKind::cuda, forms[i]);
-    check_same(computed.largest, expected.largest);
-    check_same(computed.dlargest, expected.dlargest);
-    check_same(computed.average, expected.average);
-    check_same(computed.daverage, expected.daverage);
-    CHECK(computed.places == expected.places);
+    const Form& form = forms[i];
+    const HeightWidth size = form.shape.output(form.image);
+    const std::size_t count = form.images * size.height * size.width * form.channels;
+    const std::vector<T> x_values = pixels<T>(form);
+    compare_with_the_cpu(
+        [&](Stream& on, T* x, T* dy, T* largest, T* dlargest, T* average, T* daverage, std::int8_t* places) {
+          const auto in = [&](T* of) {
+            return ImageView<T>{of, form.images, form.image.height, form.image.width, form.channels};
+          };
+          const auto out = [&](T* of) { return ImageView<T>{of, form.images, size.height, size.width, form.channels}; };
+          auto* const which = reinterpret_cast<std::uint8_t*>(places);
+          max_pool_forward<T>(on, form.shape, in(x), out(largest), which);
+          max_pool_backward<T>(on, form.shape, out(dy), which, in(dlargest));
+          average_pool_forward<T>(on, form.shape, in(x), out(average));
+          average_pool_backward<T>(on, form.shape, out(dy), in(daverage));
+        },
+        same(x_values), same(random_elements<T>(count, 2)), same(unset<T>(count)), same(unset<T>(x_values.size())),
+        same(unset<T>(count)), same(unset<T>(x_values.size())), same(std::vector<std::int8_t>(count)));
   }
 }
 
-template <typename T>
-std::pair<std::vector<T>, std::vector<T>> taken_and_given(DeviceKind kind) {
-  Stream stream = stream_on(kind);
-  constexpr std::size_t sequences = 3, tokens = 5, dim = 7;
-  DeviceMatrix<T> x(kind, random_elements<T>(sequences * tokens * dim, 1), sequences * tokens, dim);
-  DeviceMatrix<T> taken(kind, sequences, dim), given(kind, sequences * tokens, dim);
-  take_class_tokens<T>(stream, tokens, x.view(), taken.view());
-  give_class_tokens<T>(stream, tokens, taken.view(), given.view());
-  stream.synchronize();
-  return {taken.values(), given.values()};
-}
-
 TEST_CASE_TEMPLATE("cuda: class tokens are taken and given back", T, TESSERA_CUDA_ELEMENTS) {
-  const auto expected = taken_and_given<T>(DeviceKind::cpu), computed = taken_and_given<T>(DeviceKind::cuda);
-  check_same(computed.first, expected.first);
-  check_same(computed.second, expected.second);
+  constexpr std::size_t sequences = 3, tokens = 5, dim = 7;
+  compare_with_the_cpu(
+      [&](Stream& on, T* x, T* taken, T* given) {
+        const MatrixView<T> of_class{taken, sequences, dim};
+        take_class_tokens<T>(on, tokens, MatrixView<T>{x, sequences * tokens, dim}, of_class);
+        give_class_tokens<T>(on, tokens, of_class, MatrixView<T>{given, sequences * tokens, dim});
+      },
+      same(random_elements<T>(sequences * tokens * dim, 1)), same(unset<T>(sequences * dim)),
+      same(unset<T>(sequences * tokens * dim)));
 }
 
 // Sums of images in their order, as the CPU forms them.
