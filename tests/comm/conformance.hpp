@@ -16,17 +16,11 @@
 #include "tessera/comm/world.hpp"
 
 #define TESSERA_CONFORMANCE_PROPERTIES(X)                            \
-  X(all_gather_collects_every_part, 1, 60'000)                       \
-  X(reduce_scatter_sums_in_rank_order_bitwise, 1, 60'000)            \
-  X(reduce_scatter_of_large_data_is_bitwise_too, 1, 60'000)          \
   X(reduce_scatter_of_codes_sums_their_values_bitwise, 1, 60'000)    \
   X(minus_zeros_leave_results_as_they_are, 1, 60'000)                \
   X(reduce_scatter_result_may_be_own_part_of_data, 1, 60'000)        \
-  X(grouped_all_gathers_equal_single_ones, 1, 60'000)                \
   X(grouped_reduce_scatters_equal_single_ones_bitwise, 1, 60'000)    \
   X(grouped_reduce_scatter_results_may_be_own_parts, 1, 60'000)      \
-  X(all_reduce_sums_in_rank_order_bitwise, 1, 60'000)                \
-  X(broadcast_copies_from_every_root, 1, 60'000)                     \
   X(redistribution_moves_what_the_list_says, 1, 60'000)              \
   X(nobody_passes_a_barrier_before_all_have_come, 1, 60'000)         \
   X(host_conveniences_agree_on_every_rank, 1, 60'000)                \
@@ -59,6 +53,7 @@
   X(groups_gather_the_parts_of_their_ranks, 1, 60'000)               \
   X(groups_sum_in_the_order_of_places_bitwise, 1, 60'000)            \
   X(groups_reduce_large_data_bitwise, 1, 60'000)                     \
+  X(large_data_is_gathered_and_broadcast, 1, 60'000)                 \
   X(groups_broadcast_from_every_place, 1, 60'000)                    \
   X(nobody_passes_a_groups_barrier_before_its_ranks_have, 1, 60'000) \
   X(groups_wait_for_none_but_their_ranks, 1, 60'000)                 \

@@ -14,13 +14,6 @@ namespace {
 using kernels::Accumulate;
 
 constexpr std::size_t small_counts[] = {0, 1, 2, 3, 7, 127, 128, 1009};
-constexpr std::size_t large_count = 100'003;
-
-void fill_own_part(Shared<std::byte>& data, std::size_t shard_bytes, int rank) {
-  for (std::size_t i = 0; i < shard_bytes; ++i) {
-    data[static_cast<std::size_t>(rank) * shard_bytes + i] = test_byte(rank, i);
-  }
-}
 
 bool holds_every_part(std::span<const std::byte> data, std::size_t shard_bytes, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -48,36 +41,6 @@ float expected_sum(const SumCase& sum_case, int ranks, std::size_t index, float 
     sum = sum + static_cast<float>(static_cast<Element>(test_value(rank, index)));
   if (sum_case.accumulate == Accumulate::sum) sum = before + sum;
   return sum / sum_case.divisor;
-}
-
-template <typename Element>
-void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream, const SumCase& sum_case) {
-  const std::size_t shard = sum_case.shard_elements;
-  const std::size_t whole = shard * static_cast<std::size_t>(world.size());
-  Shared<std::byte> data(whole * sizeof(Element));
-  for (std::size_t i = 0; i < whole; ++i) store<Element>(data, i, test_value(world.rank(), i));
-  const Shared<std::byte> data_before = data;
-  Shared<float> result(shard);
-  for (std::size_t i = 0; i < shard; ++i) result[i] = test_value(world.rank(), i, 1);
-
-  communicator.reduce_scatter(stream, {.data = data.data(),
-                                       .wire = dtype_of<Element>,
-                                       .result = result.data(),
-                                       .shard_elements = shard,
-                                       .accumulate = sum_case.accumulate,
-                                       .divisor = sum_case.divisor,
-                                       .label = "gradients"});
-  stream.synchronize();
-  const std::size_t first = shard * static_cast<std::size_t>(world.rank());
-  for (std::size_t i = 0; i < shard; ++i) {
-    const float before = test_value(world.rank(), i, 1);
-    const float expected = expected_sum<Element>(sum_case, world.size(), first + i, before);
-    require(same_bits(result[i], expected),
-            "{} reduce-scatter of {} elements, accumulate {}, divisor {}: element {} is {}, expected {}",
-            to_string(dtype_of<Element>), shard, static_cast<int>(sum_case.accumulate), sum_case.divisor, i, result[i],
-            expected);
-  }
-  require(data == data_before, "reduce-scatter leaves data as it was");
 }
 
 // Buffers of one segment: of any of the wire's types, sized for it.
@@ -120,36 +83,6 @@ std::vector<ReduceScatter> group_of(std::vector<SumBuffers>& buffers) {
   }
   return segments;
 }
-
-template <typename Element>
-void check_reduce_scatter(World& world, Communicator& communicator, Stream& stream) {
-  for (const std::size_t count : small_counts) {
-    for (const Accumulate accumulate : every_accumulate) {
-      for (const float divisor : {1.0f, 3.0f, static_cast<float>(world.size())}) {
-        check_reduce_scatter<Element>(world, communicator, stream,
-                                      {.shard_elements = count, .accumulate = accumulate, .divisor = divisor});
-      }
-    }
-  }
-}
-
-}  // namespace
-
-void all_gather_collects_every_part(World& world) {
-  const auto communicator = world.make_communicator("gather");
-  Stream stream = queued_stream("gather");
-  std::vector<std::size_t> counts(std::begin(small_counts), std::end(small_counts));
-  counts.push_back(1'000'003);
-  for (const std::size_t shard_bytes : counts) {
-    Shared<std::byte> data(shard_bytes * static_cast<std::size_t>(world.size()));
-    fill_own_part(data, shard_bytes, world.rank());
-    communicator->all_gather(stream, {.data = data.data(), .shard = Bytes(shard_bytes), .label = "parameters"});
-    stream.synchronize();
-    require(holds_every_part(data, shard_bytes, world.size()), "all-gather of {} bytes", shard_bytes);
-  }
-}
-
-namespace {
 
 // A rank's values from element `first` on, as they are when they have travelled in blocks of codes; and these.
 std::vector<float> test_values_in_codes(int rank, std::size_t first, std::size_t count, std::byte* coded) {
@@ -211,24 +144,6 @@ void reduce_scatter_of_codes_sums_their_values_bitwise(World& world) {
   }
 }
 
-void reduce_scatter_sums_in_rank_order_bitwise(World& world) {
-  const auto communicator = world.make_communicator("reduce");
-  Stream stream = queued_stream("reduce");
-  check_reduce_scatter<float>(world, *communicator, stream);
-  check_reduce_scatter<bf16>(world, *communicator, stream);
-  check_reduce_scatter<fp16>(world, *communicator, stream);
-}
-
-void reduce_scatter_of_large_data_is_bitwise_too(World& world) {
-  const auto communicator = world.make_communicator("reduce");
-  Stream stream = queued_stream("reduce");
-  for (const Accumulate accumulate : {Accumulate::sum, Accumulate::terms}) {
-    const SumCase sum_case = {.shard_elements = large_count, .accumulate = accumulate, .divisor = 7.0f};
-    check_reduce_scatter<float>(world, *communicator, stream, sum_case);
-    check_reduce_scatter<bf16>(world, *communicator, stream, sum_case);
-  }
-}
-
 // Ranks whose parts are all −0 leave what is there, −0 too.
 void minus_zeros_leave_results_as_they_are(World& world) {
   const auto communicator = world.make_communicator("reduce");
@@ -282,24 +197,6 @@ void reduce_scatter_result_may_be_own_part_of_data(World& world) {
   }
 }
 
-void grouped_all_gathers_equal_single_ones(World& world) {
-  const auto communicator = world.make_communicator("gather");
-  Stream stream = queued_stream("gather");
-  std::vector<Shared<std::byte>> buffers;
-  std::vector<AllGather> segments;
-  for (const std::size_t shard_bytes : small_counts) {
-    auto& data = buffers.emplace_back(shard_bytes * static_cast<std::size_t>(world.size()));
-    fill_own_part(data, shard_bytes, world.rank());
-    segments.push_back({.data = data.data(), .shard = Bytes(shard_bytes), .label = "parameters"});
-  }
-  communicator->all_gather(stream, segments);
-  stream.synchronize();
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    require(holds_every_part(buffers[i], small_counts[i], world.size()), "all-gather of {} bytes in a group",
-            small_counts[i]);
-  }
-}
-
 void grouped_reduce_scatters_equal_single_ones_bitwise(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
@@ -343,40 +240,6 @@ void grouped_reduce_scatter_results_may_be_own_parts(World& world) {
         for (int rank = 1; rank < world.size(); ++rank) expected += test_value(rank, i, small_counts[s]);
       }
       require(same_bits(buffers[s][i], expected), "in place, segment {}, element {}", s, i);
-    }
-  }
-}
-
-void all_reduce_sums_in_rank_order_bitwise(World& world) {
-  const auto communicator = world.make_communicator("reduce");
-  Stream stream = queued_stream("reduce");
-  std::vector<std::size_t> counts(std::begin(small_counts), std::end(small_counts));
-  counts.push_back(large_count);
-  for (const std::size_t count : counts) {
-    Shared<float> data(count);
-    for (std::size_t i = 0; i < count; ++i) data[i] = test_value(world.rank(), i);
-    communicator->all_reduce(stream, {.data = data.data(), .elements = count, .divisor = 3.0f, .label = "norm"});
-    stream.synchronize();
-    for (std::size_t i = 0; i < count; ++i) {
-      const float expected = expected_sum<float>({.divisor = 3.0f}, world.size(), i, 0);
-      require(same_bits(data[i], expected), "all-reduce of {}, element {}", count, i);
-    }
-  }
-}
-
-void broadcast_copies_from_every_root(World& world) {
-  const auto communicator = world.make_communicator("broadcast");
-  Stream stream = queued_stream("broadcast");
-  constexpr std::size_t counts[] = {0, 1, 1009, 200'003};
-  for (int root = 0; root < world.size(); ++root) {
-    for (const std::size_t count : counts) {
-      Shared<std::byte> data(count);
-      for (std::size_t i = 0; i < count; ++i) data[i] = test_byte(world.rank(), i);
-      communicator->broadcast(stream, {.data = data.data(), .size = Bytes(count), .root = root, .label = "weights"});
-      stream.synchronize();
-      for (std::size_t i = 0; i < count; ++i) {
-        require(data[i] == test_byte(root, i), "broadcast of {} bytes from rank {}", count, root);
-      }
     }
   }
 }

@@ -1,7 +1,10 @@
-// Conformance: communicators over groups of ranks. Each property holds in the rows and the columns of every mesh of two
-// axes that the job's size allows, and in groups whose places are in another order than their ranks.
+// Conformance: communicators over all ranks and over groups of them. Each property holds among all, in the rows and the
+// columns of every mesh of two axes that the job's size allows, and in groups whose places are in another order than
+// their ranks.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -17,7 +20,7 @@ namespace {
 using kernels::Accumulate;
 using std::chrono::steady_clock;
 
-constexpr std::size_t line_counts[] = {0, 1, 2, 7, 127, 1009};
+constexpr std::size_t line_counts[] = {0, 1, 2, 3, 7, 127, 128, 1009};
 
 Mesh mesh_of(const World& world, int rows) { return world.mesh({{"replicate", rows}, {"shard", world.size() / rows}}); }
 
@@ -47,10 +50,21 @@ std::vector<Group> partitions(const World& world) {
   return all;
 }
 
-// A communicator over this rank's group, and the ranks of the job in it, by place.
+// A communicator over this rank's group, or over all ranks, and the ranks of the job in it, by place.
 struct Line {
+  explicit Line(World& world)
+      : ranks(static_cast<std::size_t>(world.size())),
+        is_of_all(true),
+        own_rank(world.rank()),
+        place(static_cast<std::size_t>(world.rank())),
+        text("all ranks"),
+        communicator(world.make_communicator("line")),
+        stream(queued_stream("line")) {
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
   Line(World& world, const Group& group)
       : ranks(group.ranks()),
+        is_of_all(false),
         own_rank(world.rank()),
         place(static_cast<std::size_t>(group.place())),
         text(group.text()),
@@ -58,6 +72,7 @@ struct Line {
         stream(queued_stream("line")) {}
 
   std::vector<int> ranks;
+  bool is_of_all;
   int own_rank;
   std::size_t place;
   std::string text;
@@ -67,6 +82,8 @@ struct Line {
 
 template <typename Check>
 void for_each_line(World& world, Check&& check) {
+  Line all(world);
+  check(all);
   for (const Group& group : partitions(world)) {
     Line line(world, group);
     check(line);
@@ -96,16 +113,22 @@ float expected_sum(const Line& line, std::size_t index, std::size_t shard, Accum
   return accumulate == Accumulate::sum ? before(line, index % shard) + sum : sum;
 }
 
+struct Way {
+  Accumulate accumulate;
+  float divisor;
+};
+
 // One segment of a reduce-scatter: its buffers, the call, and what it must leave.
 template <typename Element>
 class Sum {
  public:
-  Sum(const Line& line, std::size_t shard_elements, Accumulate accumulate)
-      : accumulate_(accumulate), data_(shard_elements * line.ranks.size() * sizeof(Element)) {
+  Sum(const Line& line, std::size_t shard_elements, const Way& way)
+      : way_(way), data_(shard_elements * line.ranks.size() * sizeof(Element)) {
     for (std::size_t i = 0; i < shard_elements * line.ranks.size(); ++i) {
       store<Element>(data_, i, test_value(line.own_rank, i, shard_elements));
     }
     for (std::size_t i = 0; i < shard_elements; ++i) result_.push_back(before(line, i));
+    data_before_ = data_;
   }
 
   ReduceScatter operation() {
@@ -113,24 +136,26 @@ class Sum {
             .wire = dtype_of<Element>,
             .result = result_.data(),
             .shard_elements = result_.size(),
-            .accumulate = accumulate_,
-            .divisor = 3.0f,
+            .accumulate = way_.accumulate,
+            .divisor = way_.divisor,
             .label = "gradients"};
   }
 
   void check(const Line& line) const {
     const std::size_t shard = result_.size();
     for (std::size_t i = 0; i < shard; ++i) {
-      const float expected = expected_sum<Element>(line, line.place * shard + i, shard, accumulate_) / 3.0f;
-      require(same_bits(result_[i], expected),
-              "{}: {} sum of {} elements, accumulate {}, element {} is {}, expected {}", line.text,
-              to_string(dtype_of<Element>), shard, static_cast<int>(accumulate_), i, result_[i], expected);
+      const float sum = expected_sum<Element>(line, line.place * shard + i, shard, way_.accumulate);
+      require(same_bits(result_[i], sum / way_.divisor),
+              "{}: {} sum of {} elements, accumulate {}, divisor {}, element {} is {}, expected {}", line.text,
+              to_string(dtype_of<Element>), shard, static_cast<int>(way_.accumulate), way_.divisor, i, result_[i],
+              sum / way_.divisor);
     }
+    require(data_ == data_before_, "{}: a sum leaves data as it was", line.text);
   }
 
  private:
-  Accumulate accumulate_;
-  Shared<std::byte> data_;
+  Way way_;
+  Shared<std::byte> data_, data_before_;
   Shared<float> result_;
 };
 
@@ -138,13 +163,20 @@ template <typename Element>
 void check_sums(Line& line) {
   std::vector<Sum<Element>> together;
   std::vector<ReduceScatter> segments;
+  std::vector<Way> ways = {{Accumulate::sum, 3.0f}, {Accumulate::terms, 3.0f}};
+  if (line.is_of_all) {
+    const auto ranks = static_cast<float>(line.ranks.size());
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::sum, Accumulate::terms}) {
+      ways.insert(ways.end(), {{accumulate, 1.0f}, {accumulate, ranks}});
+    }
+  }
   for (const std::size_t count : line_counts) {
-    for (const Accumulate accumulate : {Accumulate::sum, Accumulate::terms}) {
-      Sum<Element> alone(line, count, accumulate);
+    for (const Way& way : ways) {
+      Sum<Element> alone(line, count, way);
       line.communicator->reduce_scatter(line.stream, alone.operation());
       line.stream.synchronize();
       alone.check(line);
-      together.emplace_back(line, count, accumulate);
+      together.emplace_back(line, count, way);
     }
   }
   for (Sum<Element>& each : together) segments.push_back(each.operation());
@@ -163,6 +195,25 @@ void check_all_reduce(Line& line, std::size_t count) {
     const float expected = expected_sum<float>(line, i, count) / 7.0f;
     require(same_bits(data[i], expected), "{}: all-reduce of {}, element {}", line.text, count, i);
   }
+}
+
+void check_broadcast(Line& line, std::size_t root, std::size_t count) {
+  Shared<std::byte> data(count);
+  for (std::size_t i = 0; i < count; ++i) data[i] = test_byte(line.own_rank, i);
+  line.communicator->broadcast(
+      line.stream, {.data = data.data(), .size = Bytes(count), .root = static_cast<int>(root), .label = "weights"});
+  line.stream.synchronize();
+  for (std::size_t i = 0; i < count; ++i) {
+    require(data[i] == test_byte(line.ranks[root], i), "{}: broadcast of {} bytes from place {}", line.text, count,
+            root);
+  }
+}
+
+// Parts for an all-gather: a rank's own one, and zeros.
+Shared<std::byte> own_part(const Line& line, std::size_t bytes) {
+  Shared<std::byte> data(bytes * line.ranks.size());
+  for (std::size_t i = 0; i < bytes; ++i) data[line.place * bytes + i] = test_byte(line.own_rank, i, bytes);
+  return data;
 }
 
 // ---- failures ----
@@ -219,8 +270,7 @@ void groups_gather_the_parts_of_their_ranks(World& world) {
     std::vector<Shared<std::byte>> buffers;
     std::vector<AllGather> segments;
     for (const std::size_t bytes : line_counts) {
-      auto& data = buffers.emplace_back(bytes * line.ranks.size());
-      for (std::size_t i = 0; i < bytes; ++i) data[line.place * bytes + i] = test_byte(line.own_rank, i, bytes);
+      auto& data = buffers.emplace_back(own_part(line, bytes));
       segments.push_back({.data = data.data(), .shard = Bytes(bytes), .label = "parameters"});
     }
     const auto check_and_erase = [&] {
@@ -250,31 +300,38 @@ void groups_sum_in_the_order_of_places_bitwise(World& world) {
 
 // Where it goes in rounds, in several.
 void groups_reduce_large_data_bitwise(World& world) {
-  for (const char* axis : {"shard", "replicate"}) {
-    Line line(world, squarest_mesh(world).group(axis));
-    Sum<float> sum(line, 150'001, Accumulate::terms);
+  const auto check = [](Line& line) {
+    Sum<float> sum(line, 150'001, {Accumulate::terms, 3.0f});
+    Sum<bf16> narrow(line, 100'003, {Accumulate::sum, 7.0f});
     line.communicator->reduce_scatter(line.stream, sum.operation());
+    line.communicator->reduce_scatter(line.stream, narrow.operation());
     line.stream.synchronize();
     sum.check(line);
+    narrow.check(line);
     check_all_reduce(line, 300'007);
+  };
+  Line all(world);
+  check(all);
+  for (const char* axis : {"shard", "replicate"}) {
+    Line line(world, squarest_mesh(world).group(axis));
+    check(line);
   }
+}
+
+void large_data_is_gathered_and_broadcast(World& world) {
+  Line all(world);
+  constexpr std::size_t bytes = 1'000'003;
+  Shared<std::byte> data = own_part(all, bytes);
+  all.communicator->all_gather(all.stream, {.data = data.data(), .shard = Bytes(bytes), .label = "parameters"});
+  all.stream.synchronize();
+  check_gathered(all, data, bytes);
+  for (std::size_t root = 0; root < all.ranks.size(); ++root) check_broadcast(all, root, 200'003);
 }
 
 void groups_broadcast_from_every_place(World& world) {
   for_each_line(world, [&](Line& line) {
     for (std::size_t root = 0; root < line.ranks.size(); ++root) {
-      for (const std::size_t count : line_counts) {
-        Shared<std::byte> data(count);
-        for (std::size_t i = 0; i < count; ++i) data[i] = test_byte(line.own_rank, i);
-        const Broadcast operation{
-            .data = data.data(), .size = Bytes(count), .root = static_cast<int>(root), .label = "weights"};
-        line.communicator->broadcast(line.stream, operation);
-        line.stream.synchronize();
-        for (std::size_t i = 0; i < count; ++i) {
-          require(data[i] == test_byte(line.ranks[root], i), "{}: broadcast of {} bytes from place {}", line.text,
-                  count, root);
-        }
-      }
+      for (const std::size_t count : line_counts) check_broadcast(line, root, count);
     }
   });
 }
