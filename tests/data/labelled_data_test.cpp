@@ -8,35 +8,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "temporary_file.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/data/synthetic.hpp"
 
 using namespace tessera;
 
 namespace labelled_data_test {
-
-// A file that is there for one test.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& text)
-      : path_(std::filesystem::temp_directory_path() / ("tessera_csv_" + std::to_string(::getpid()) + ".csv")) {
-    std::ofstream(path_, std::ios::binary) << text;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 LabelledBatch read_rows(const LabelledSource& source, std::vector<std::size_t> rows) {
   LabelledBatch batch;
@@ -55,17 +38,8 @@ LabelledData parse(const std::string& text, const CsvOptions& options = {}) {
   return read_labelled_csv(file.path(), options);
 }
 
-// Returns what the reader says about a text, without the path that it begins with.
 std::string complaint(const std::string& text, const CsvOptions& options = {}) {
-  const TemporaryFile file(text);
-  try {
-    read_labelled_csv(file.path(), options);
-  } catch (const DataError& error) {
-    const std::string message = error.what();
-    REQUIRE(message.rfind(file.path().string(), 0) == 0);
-    return message.substr(file.path().string().size());
-  }
-  return "accepted";
+  return ::complaint(text, [&](const std::filesystem::path& path) { read_labelled_csv(path, options); });
 }
 
 TEST_CASE("the_shipped_digits_are_whole") {

@@ -2,16 +2,15 @@
 #include "tessera/data/tokens.hpp"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <string>
 
 #include "allocation_counter.hpp"
+#include "temporary_file.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/data/loader.hpp"
 
@@ -21,23 +20,6 @@ namespace tokens_test {
 
 using Tokens = std::vector<std::int32_t>;
 using File = std::shared_ptr<const TokenFile>;
-
-// A file that is there for one test.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& content)
-      : path_(std::filesystem::temp_directory_path() / ("tessera_tokens_" + std::to_string(::getpid()))) {
-    std::ofstream(path_, std::ios::binary) << content;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // The file may be removed while it is open.
 File open_bytes(const std::string& content) {
@@ -66,17 +48,8 @@ Tokens all_tokens(const TokenFile& file) {
   return tokens;
 }
 
-// Returns what opening a file of such content says, without the path that it begins with.
 std::string complaint(const std::string& content, TokenFormat format, std::optional<std::size_t> vocabulary = {}) {
-  const TemporaryFile file(content);
-  try {
-    const TokenFile opened(file.path(), format, vocabulary);
-  } catch (const DataError& error) {
-    const std::string message = error.what();
-    REQUIRE(message.rfind(file.path().string(), 0) == 0);
-    return message.substr(file.path().string().size());
-  }
-  return "accepted";
+  return ::complaint(content, [&](const std::filesystem::path& path) { TokenFile(path, format, vocabulary); });
 }
 
 TokenBatch read_rows(const TokenSequences& sequences, std::vector<std::size_t> rows) {
