@@ -22,6 +22,10 @@ std::uint64_t category(const MemoryReport& report, Category which) {
   return report.categories[static_cast<std::size_t>(which)].size.count();
 }
 
+std::uint64_t category(const Model& model, const PlanOptions& options, Category which) {
+  return category(memory(compile(model, options)), which);
+}
+
 // Bytes of the buffer of the given name, or 0.
 std::uint64_t buffer_of(const Plan& plan, std::string_view name) {
   for (const Buffer& buffer : plan.buffers) {
@@ -246,7 +250,7 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
                                   .ranks = 4,
                                   .overlap_reduction = overlap,
                                   .bucket_cap = units * 4096 * size_of(wire)};
-        return category(memory(compile(equal_units, options)), which);
+        return category(equal_units, options, which);
       };
       CHECK(bytes(1, DType::bf16, Category::gradient_slots) == (overlap ? 2u : 1u) * 8192);
       CHECK(bytes(2, DType::bf16, Category::gradient_slots) == (overlap ? 3u : 2u) * 8192);
@@ -264,9 +268,7 @@ TEST_CASE("units_of_a_bucket_take_a_gradient_slot_each_and_one_of_the_next_bucke
 // rounded on their way. In 16 bits that is so where nobody adds anything.
 TEST_CASE("gradients_stand_where_their_sums_do") {
   const Model model = chain_model(3);
-  const auto slots = [&](const PlanOptions& options) {
-    return category(memory(compile(model, options)), Category::gradient_slots);
-  };
+  const auto slots = [&](const PlanOptions& options) { return category(model, options, Category::gradient_slots); };
   for (const Strategy strategy : flat_strategies) {
     INFO(to_string(strategy));
     CHECK((slots({.strategy = strategy, .ranks = 4}) == 0) == (strategy == Strategy::ddp));
@@ -331,9 +333,8 @@ TEST_CASE("live_bytes_of_fsdp_keep_to_their_bound") {
 TEST_CASE("local_accumulation_adds_a_whole_fp32_gradient_to_zero2_and_fsdp") {
   const Model model{"one", {unit_of("u", {4096})}, Program::chain(1)};
   const auto accumulation = [&](Strategy strategy, AccumulationMode mode) {
-    return category(
-        memory(compile(model, {.strategy = strategy, .ranks = 4, .micro_batches = 2, .accumulation = mode})),
-        Category::accumulation);
+    return category(model, {.strategy = strategy, .ranks = 4, .micro_batches = 2, .accumulation = mode},
+                    Category::accumulation);
   };
   CHECK(accumulation(Strategy::fsdp, AccumulationMode::local) == 4 * 4096);
   CHECK(accumulation(Strategy::fsdp, AccumulationMode::reduced) == 0);

@@ -22,12 +22,12 @@ namespace tessera::plan::outer_test {
 constexpr Strategy outer_strategies[] = {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp,
                                          Strategy::hsdp};
 
-PlanOptions options_on(const MeshOfRanks& mesh, Strategy strategy) {
-  PlanOptions options{.strategy = strategy,
-                      .ranks = mesh.replicas * mesh.ranks_of_replica,
-                      .replicas = mesh.replicas,
-                      .outer_every = 4};
-  return options;
+PlanOptions options_on(const MeshOfRanks& mesh, Strategy strategy, std::size_t fragments = 1, std::size_t every = 4) {
+  return {.strategy = strategy,
+          .ranks = mesh.replicas * mesh.ranks_of_replica,
+          .replicas = mesh.replicas,
+          .outer_every = every,
+          .outer_fragments = fragments};
 }
 
 void for_each_options(const std::function<void(const PlanOptions&)>& body) {
@@ -36,9 +36,8 @@ void for_each_options(const std::function<void(const PlanOptions&)>& body) {
     for (const Strategy strategy : outer_strategies) {
       for (const Precision& precision : {fp32_precision, bf16_mixed}) {
         for (const std::size_t fragments : {1u, 2u, 3u}) {
-          PlanOptions options = options_on(mesh, strategy);
+          PlanOptions options = options_on(mesh, strategy, fragments);
           options.precision = precision;
-          options.outer_fragments = fragments;
           for_each_gathering(options, [&](const PlanOptions& gathering) {
             for_each_accumulation(gathering,
                                   [&](const PlanOptions& accumulating) { for_each_bucket_cap(accumulating, body); });
@@ -50,9 +49,7 @@ void for_each_options(const std::function<void(const PlanOptions&)>& body) {
 }
 
 Plan sample(std::size_t fragments = 1) {
-  PlanOptions options = options_on({2, 2}, Strategy::zero2);
-  options.outer_fragments = fragments;
-  return compile(chain_model(3), options);
+  return compile(chain_model(3), options_on({2, 2}, Strategy::zero2, fragments));
 }
 
 TEST_CASE("verify_accepts_every_plan_with_outer_steps") {
@@ -81,10 +78,7 @@ TEST_CASE("verify_accepts_every_plan_with_outer_steps") {
 // ---- when ----
 
 std::string turns(std::size_t every, std::size_t fragments, std::size_t steps) {
-  PlanOptions options = options_on({2, 1}, Strategy::ddp);
-  options.outer_every = every;
-  options.outer_fragments = fragments;
-  const Plan plan = compile(chain_model(5), options);
+  const Plan plan = compile(chain_model(5), options_on({2, 1}, Strategy::ddp, fragments, every));
   std::string text;
   for (std::size_t step = 1; step <= steps; ++step) {
     const auto segment = plan.outer_after(step);
@@ -110,10 +104,7 @@ TEST_CASE("there_is_no_outer_step_unless_it_was_asked_for") {
 
 TEST_CASE("fragments_are_runs_of_about_equal_size_and_none_is_empty") {
   for (std::size_t fragments = 1; fragments <= 5; ++fragments) {
-    PlanOptions options = options_on({2, 2}, Strategy::hsdp);
-    options.outer_every = 8;
-    options.outer_fragments = fragments;
-    const Plan plan = compile(chain_model(5), options);
+    const Plan plan = compile(chain_model(5), options_on({2, 2}, Strategy::hsdp, fragments, 8));
     std::vector<std::size_t> all;
     for (const auto& units : outer_fragments(plan)) {
       CHECK_FALSE(units.empty());
@@ -124,10 +115,8 @@ TEST_CASE("fragments_are_runs_of_about_equal_size_and_none_is_empty") {
   }
   Model equal = chain_model(6);
   for (std::size_t unit = 0; unit < 6; ++unit) equal.units[unit] = unit_of(fmt::format("u{}", unit), {1000});
-  PlanOptions options = options_on({2, 2}, Strategy::hsdp);
-  options.outer_fragments = 3;
   const std::vector<std::vector<std::size_t>> pairs = {{0, 1}, {2, 3}, {4, 5}};
-  CHECK(outer_fragments(compile(equal, options)) == pairs);
+  CHECK(outer_fragments(compile(equal, options_on({2, 2}, Strategy::hsdp, 3))) == pairs);
 }
 
 // ---- what ----

@@ -20,12 +20,11 @@ using doctest::Approx;
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-PlanOptions options_of(Strategy strategy, std::size_t ranks, std::size_t prefetch = 1) {
-  PlanOptions options{.strategy = strategy, .precision = bf16_mixed, .ranks = ranks, .prefetch = prefetch};
-  return options;
+// In bf16, whatever else the options say.
+Plan plan_of(PlanOptions options, const Model& model = chain_model(5)) {
+  options.precision = bf16_mixed;
+  return compile(model, options);
 }
-
-Plan plan_of(const PlanOptions& options, const Model& model = chain_model(5)) { return compile(model, options); }
 
 bool computes(const Operation& operation) { return operation.stream == StreamId::compute; }
 
@@ -132,11 +131,9 @@ TEST_CASE("simulation_agrees_with_a_naive_one_of_every_rank") {
 }
 
 Plan with_outer_steps(std::size_t every, std::size_t fragments, const Model& model = chain_model(5)) {
-  PlanOptions options = options_of(Strategy::hsdp, 4);
-  options.replicas = 2;
-  options.outer_every = every;
-  options.outer_fragments = fragments;
-  return plan_of(options, model);
+  return plan_of(
+      {.strategy = Strategy::hsdp, .ranks = 4, .replicas = 2, .outer_every = every, .outer_fragments = fragments},
+      model);
 }
 
 // A gather and a sum of one window, each as long as what the window computes meanwhile.
@@ -148,8 +145,7 @@ TEST_CASE("collectives_that_overlap_hide_behind_their_window") {
     for (CollectiveSpec& each : model.units[0].collectives) {
       each.elements = 8, each.forward = false, each.axes = Axis::tensor, each.overlaps = overlaps;
     }
-    PlanOptions options{.mesh = MeshShape{{Axis::tensor, 4}}};
-    const Plan plan = plan_of(options, model);
+    const Plan plan = compile(model, {.mesh = MeshShape{{Axis::tensor, 4}}});
     const auto seconds = [](const Operation& operation) {
       return operation.kind == OperationKind::window || operation.kind == OperationKind::collective ? 1.0 : 0.0;
     };
@@ -179,7 +175,7 @@ TEST_CASE("simulation_agrees_with_a_naive_one_where_there_are_outer_steps") {
 
 // Seconds of outer updates alone, which nothing hides, and of collectives of outer segments alone, which windows may.
 TEST_CASE("outer_steps_add_what_they_do_not_hide_in_the_mean_over_the_steps_between_them") {
-  CHECK(outer_seconds(plan_of(options_of(Strategy::fsdp, 4)), {.on_stream = Simple{}}) == 0);
+  CHECK(outer_seconds(plan_of({.ranks = 4}), {.on_stream = Simple{}}) == 0);
   for (const std::size_t every : {1, 2, 6, 50, 1000}) {
     for (const std::size_t fragments : {1, 2, 5}) {
       if (fragments > every) continue;
@@ -208,8 +204,7 @@ TEST_CASE("outer_steps_add_what_they_do_not_hide_in_the_mean_over_the_steps_betw
 }
 
 TEST_CASE("outer_steps_are_asked_of_plans_that_have_some") {
-  CHECK_THROWS_AS(simulate(plan_of(options_of(Strategy::fsdp, 4)), {.on_stream = Simple{}}, {.outer_spacing = 1}),
-                  UsageError);
+  CHECK_THROWS_AS(simulate(plan_of({.ranks = 4}), {.on_stream = Simple{}}, {.outer_spacing = 1}), UsageError);
 }
 
 TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step_which_no_stream_exceeds") {
@@ -243,9 +238,7 @@ TEST_CASE("simulation_of_every_plan_ends_with_a_path_that_adds_up_to_the_step_wh
 TEST_CASE("without_communication_a_step_is_the_sum_of_its_computation") {
   for (const std::size_t micro_batches : {1u, 2u, 4u}) {
     for (const Strategy strategy : flat_strategies) {
-      PlanOptions options = options_of(strategy, 1);
-      options.micro_batches = micro_batches;
-      const Plan plan = plan_of(options);
+      const Plan plan = plan_of({.strategy = strategy, .micro_batches = micro_batches});
       const Durations durations{.on_stream = [](const Operation& operation) {
         return computes(operation) ? Simple{.rest = 0.25}(operation) : 0.0;
       }};
@@ -257,8 +250,8 @@ TEST_CASE("without_communication_a_step_is_the_sum_of_its_computation") {
 
 TEST_CASE("with_infinite_bandwidth_ddp_and_fsdp_differ_by_casts_alone") {
   for (const std::size_t ranks : {1u, 2u, 5u, 64u}) {
-    const Plan ddp = plan_of(options_of(Strategy::ddp, ranks));
-    const Plan fsdp = plan_of(options_of(Strategy::fsdp, ranks));
+    const Plan ddp = plan_of({.strategy = Strategy::ddp, .ranks = ranks});
+    const Plan fsdp = plan_of({.ranks = ranks});
     const double windows = 3 * 5;
     CHECK(step_seconds(ddp, {.bandwidth = infinite}) == Approx(windows));
     CHECK(step_seconds(fsdp, {.bandwidth = infinite}) == Approx(windows));
@@ -275,7 +268,7 @@ TEST_CASE("prefetching_is_never_slower") {
     for (const bool immediate : {false, true}) {
       double last = infinite;
       for (const std::size_t prefetch : {0u, 1u, 2u, 3u}) {
-        const double step = step_seconds(plan_of(options_of(Strategy::fsdp, 4, prefetch), chain_model(8)),
+        const double step = step_seconds(plan_of({.ranks = 4, .prefetch = prefetch}, chain_model(8)),
                                          {.bandwidth = bandwidth}, {.immediate_compute = immediate});
         CHECK(step <= last * (1 + 1e-9));
         last = step;
@@ -286,12 +279,10 @@ TEST_CASE("prefetching_is_never_slower") {
 
 TEST_CASE("more_bandwidth_is_never_slower") {
   for (const Strategy strategy : all_strategies) {
-    PlanOptions options = options_of(strategy, 6);
-    options.replicas = 2;
-    options.micro_batches = 2;
+    const Plan plan = plan_of({.strategy = strategy, .ranks = 6, .replicas = 2, .micro_batches = 2});
     double last = infinite;
     for (double bandwidth = 64; bandwidth < 1e6; bandwidth *= 2) {
-      const double step = step_seconds(plan_of(options), {.bandwidth = bandwidth, .casts = 0.1, .rest = 0.1});
+      const double step = step_seconds(plan, {.bandwidth = bandwidth, .casts = 0.1, .rest = 0.1});
       CHECK(step <= last * (1 + 1e-9));
       last = step;
     }
@@ -301,7 +292,7 @@ TEST_CASE("more_bandwidth_is_never_slower") {
 
 TEST_CASE("exposed_communication_is_what_the_compute_stream_stands_still_for") {
   // One unit: its gather, its windows and its reduction follow each other, so nothing hides.
-  const Plan plan = plan_of(options_of(Strategy::fsdp, 2), chain_model(1));
+  const Plan plan = plan_of({.ranks = 2}, chain_model(1));
   const Durations durations{.on_stream = Simple{.bandwidth = 1000}};
   const Simulation simulation = simulate(plan, durations);
   const double communication =
@@ -314,9 +305,7 @@ TEST_CASE("exposed_communication_is_what_the_compute_stream_stands_still_for") {
 }
 
 TEST_CASE("collectives_wait_for_a_slow_rank_wherever_it_is") {
-  PlanOptions options = options_of(Strategy::hsdp, 12);
-  options.replicas = 3;
-  const Plan plan = plan_of(options);
+  const Plan plan = plan_of({.strategy = Strategy::hsdp, .ranks = 12, .replicas = 3});
   const Simple durations{.bandwidth = infinite};
   for (std::size_t rank = 0; rank < 12; ++rank) {
     CHECK(step_seconds(plan, durations, {.slow = {{.rank = rank, .computation = 1.5}}}) == Approx(1.5 * 15));
@@ -333,7 +322,7 @@ TEST_CASE("collectives_wait_for_a_slow_rank_wherever_it_is") {
 TEST_CASE("jitter_is_a_function_of_its_seed_and_grows_with_the_ranks") {
   const Simple durations{.bandwidth = infinite};
   const auto mean = [&](std::size_t ranks, std::uint64_t seed) {
-    return step_seconds(plan_of(options_of(Strategy::fsdp, ranks)), durations,
+    return step_seconds(plan_of({.ranks = ranks}), durations,
                         {.jitter = {.deviation = 0.1, .seed = seed}, .steps = 50});
   };
   CHECK(mean(1, 1) == mean(1, 1));
@@ -343,9 +332,7 @@ TEST_CASE("jitter_is_a_function_of_its_seed_and_grows_with_the_ranks") {
 }
 
 TEST_CASE("timelines_have_all_operations_of_each_step") {
-  PlanOptions options = options_of(Strategy::fsdp, 4);
-  options.micro_batches = 3;
-  const Plan plan = plan_of(options);
+  const Plan plan = plan_of({.ranks = 4, .micro_batches = 3});
   const Durations durations{.on_stream = Simple{}};
   const double each =
       total(plan, {.on_stream = [](const Operation&) { return 1.0; }}, [](const Operation&) { return true; });
@@ -358,9 +345,7 @@ TEST_CASE("timelines_have_all_operations_of_each_step") {
 }
 
 TEST_CASE("streams_that_share_a_processor_take_turns") {
-  PlanOptions options = options_of(Strategy::ddp, 2);
-  options.bucket_cap = Bytes(0);
-  const Plan plan = plan_of(options);
+  const Plan plan = plan_of({.strategy = Strategy::ddp, .ranks = 2, .bucket_cap = Bytes(0)});
   const Durations durations{.on_stream = Simple{.bandwidth = 20000, .casts = 0.1, .rest = 0.1}};
   const double work = total(plan, durations, [](const Operation&) { return true; });
   const double shared = simulate(plan, durations, {.sharing = {.processors = 1}}).step_seconds;
@@ -372,14 +357,13 @@ TEST_CASE("streams_that_share_a_processor_take_turns") {
 TEST_CASE("a_large_job_is_simulated") {
   const Model model = chain_model(1000);
   for (const Strategy strategy : flat_strategies) {
-    PlanOptions options = options_of(strategy, 16384);
-    const Plan plan = plan_of(options, model);
+    const Plan plan = plan_of({.strategy = strategy, .ranks = 16384}, model);
     CHECK(simulate(plan, {.on_stream = Simple{.casts = 0.1, .rest = 0.1}}).step_seconds > 3000);
   }
 }
 
 void refuses(const Durations& durations, const SimulationOptions& options, const std::string& text) {
-  const Plan plan = plan_of(options_of(Strategy::fsdp, 4));
+  const Plan plan = plan_of({.ranks = 4});
   CHECK_THROWS_WITH_AS(simulate(plan, durations, options), text.c_str(), UsageError);
 }
 
