@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -54,7 +53,6 @@ using Weights = std::map<std::string, toy::Values>;
 Weights train(Strategy strategy, const Offload& offload, const std::filesystem::path& folder, int first, int last) {
   using Layer = toy::Layer<bf16>;
   Weights weights;
-  std::mutex mutex;
   launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     std::vector<std::unique_ptr<Layer>> layers;
     for (const std::size_t width : {9u, 131u, 5u}) layers.push_back(std::make_unique<Layer>(width, width, 2));
@@ -80,7 +78,7 @@ Weights train(Strategy strategy, const Offload& offload, const std::filesystem::
     }
     checkpoints.save_async({.step = static_cast<std::uint64_t>(last)});
     checkpoints.wait();
-    toy::collect_weights(model, weights, mutex);
+    toy::collect_weights(model, weights);
   });
   return weights;
 }

@@ -115,12 +115,11 @@ TEST_CASE("nothing_is_allocated_once_every_segment_has_run") {
     for (const Strategy strategy : flat_strategies) {
       for (const toy::Accumulation& accumulation : toy::accumulations()) {
         for (const bool queue_compute : {false, true}) {
-          Run run;
-          run.ranks = ranks;
-          run.options.strategy = strategy;
-          run.options.micro_batches = accumulation.micro_batches;
-          run.options.accumulation = accumulation.mode;
-          run.options.diagnostics.queue_compute = queue_compute;
+          Run run{.options = {.strategy = strategy,
+                              .micro_batches = accumulation.micro_batches,
+                              .accumulation = accumulation.mode,
+                              .diagnostics = {.queue_compute = queue_compute}},
+                  .ranks = ranks};
           check(run);
         }
       }
@@ -134,12 +133,11 @@ TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes")
   for (const Strategy strategy : flat_strategies) {
     for (const std::size_t prefetch : {0u, 2u}) {
       if (tests::reduced() && ++turn % 4 > 1) continue;  // in turn, so that both are met
-      Run run;
-      run.ranks = 3;
-      run.options.strategy = strategy;
-      run.options.prefetch = prefetch;
-      run.options.reshard_after_forward = prefetch == 0;
-      run.options.micro_batches = 3;
+      Run run{.options = {.strategy = strategy,
+                          .micro_batches = 3,
+                          .prefetch = prefetch,
+                          .reshard_after_forward = prefetch == 0},
+              .ranks = 3};
       check(run);
       run.options.diagnostics = {.delay_seed = 1, .poison = true, .touch = true, .queue_compute = true};
       check(run);
@@ -154,13 +152,10 @@ TEST_CASE("nothing_is_allocated_with_bf16_nor_with_other_depths_and_test_modes")
 TEST_CASE("nothing_is_allocated_with_fp16_wires_in_other_types_and_frozen_parameters") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
-    run.options.precision = fp16_mixed;
-    run.precisions = {fp16_mixed, {DType::fp16, DType::fp16, DType::fp32}};
-    run.frozen = {0, 1, 2};
-    run.options.diagnostics.poison = true;
+    Run run{.options = {.strategy = strategy, .precision = fp16_mixed, .diagnostics = {.poison = true}},
+            .ranks = 3,
+            .precisions = {fp16_mixed, {DType::fp16, DType::fp16, DType::fp32}},
+            .frozen = {0, 1, 2}};
     check<fp16>(run);
   }
 }
@@ -169,10 +164,7 @@ TEST_CASE("nothing_is_allocated_whatever_is_reduced_together") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
     for (const std::uint64_t cap : {0u, 3800u, 1u << 20}) {
-      Run run;
-      run.ranks = 3;
-      run.options.strategy = strategy;
-      run.options.bucket_cap = Bytes(cap);
+      Run run{.options = {.strategy = strategy, .bucket_cap = Bytes(cap)}, .ranks = 3};
       check(run);
     }
   }
@@ -181,11 +173,7 @@ TEST_CASE("nothing_is_allocated_whatever_is_reduced_together") {
 TEST_CASE("nothing_is_allocated_on_meshes_of_replicas") {
   REQUIRE_PROBE();
   for (const Strategy strategy : all_strategies) {
-    Run run;
-    run.ranks = 4;
-    run.options.replicas = 2;
-    run.options.strategy = strategy;
-    run.options.micro_batches = 3;
+    Run run{.options = {.strategy = strategy, .replicas = 2, .micro_batches = 3}, .ranks = 4};
     check(run);
     run.options.precision = bf16_mixed;
     run.options.diagnostics.queue_compute = true;
@@ -196,10 +184,7 @@ TEST_CASE("nothing_is_allocated_on_meshes_of_replicas") {
 TEST_CASE("nothing_is_allocated_with_granules") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
-    run.options.granules = 7;
+    Run run{.options = {.strategy = strategy, .granules = 7}, .ranks = 3};
     check(run);
     run.options.precision = bf16_mixed;
     run.options.diagnostics = {.poison = true, .queue_compute = true};
@@ -210,11 +195,7 @@ TEST_CASE("nothing_is_allocated_with_granules") {
 TEST_CASE("nothing_is_allocated_with_outer_steps") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hsdp}) {
-    Run run;
-    run.ranks = 4;
-    run.options.replicas = 2;
-    run.options.outer = {.every = 3, .fragments = 2};
-    run.options.strategy = strategy;
+    Run run{.options = {.strategy = strategy, .replicas = 2, .outer = {.every = 3, .fragments = 2}}, .ranks = 4};
     check(run);
     run.options.precision = bf16_mixed;
     run.options.diagnostics = {.poison = true, .queue_compute = true};
@@ -225,10 +206,7 @@ TEST_CASE("nothing_is_allocated_with_outer_steps") {
 TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_elsewhere") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
-    Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
-    run.options.offload.optimizer = MemorySpace::host;
+    Run run{.options = {.strategy = strategy, .offload = {.optimizer = MemorySpace::host}}, .ranks = 3};
     check(run);
     run.options.offload.masters = MemorySpace::host;
     run.options.precision = bf16_mixed;
@@ -248,10 +226,7 @@ TEST_CASE("nothing_is_allocated_where_masters_and_states_stand_elsewhere") {
 TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 2;
-    run.options.strategy = strategy;
-    run.options.diagnostics.queue_compute = true;
+    Run run{.options = {.strategy = strategy, .diagnostics = {.queue_compute = true}}, .ranks = 2};
     check<float, JoiningLayer>(run);
   }
 }
@@ -259,9 +234,7 @@ TEST_CASE("nothing_is_allocated_when_windows_join_other_streams") {
 TEST_CASE("nothing_is_allocated_by_collectives_in_windows") {
   REQUIRE_PROBE();
   for (const bool queued : {false, true}) {
-    Run run;
-    run.ranks = 2;
-    run.options.diagnostics.queue_compute = queued;
+    Run run{.options = {.diagnostics = {.queue_compute = queued}}, .ranks = 2};
     check<float, CollectingLayer>(run);
   }
 }
@@ -324,11 +297,8 @@ TEST_CASE("nothing_is_allocated_while_steps_are_traced") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
     for (const bool queue_compute : {false, true}) {
-      Run run;
-      run.ranks = 3;
-      run.options.strategy = strategy;
-      run.options.micro_batches = 3;
-      run.options.diagnostics.queue_compute = queue_compute;
+      Run run{.options = {.strategy = strategy, .micro_batches = 3, .diagnostics = {.queue_compute = queue_compute}},
+              .ranks = 3};
       CAPTURE(toy::describe(run));
       const TraceSteps traced{.first = 3, .last = 5, .next = 2};
       CHECK(count_allocations<float>(
@@ -340,8 +310,7 @@ TEST_CASE("nothing_is_allocated_while_steps_are_traced") {
 // The counts of the tests above rest on this.
 TEST_CASE("one_block_and_one_mapping_of_one_rank_in_the_middle_of_training_are_seen") {
   REQUIRE_PROBE();
-  Run run;
-  run.ranks = 3;
+  Run run{.ranks = 3};
   const std::size_t seen = count_allocations<float>(run, [](World& world) {
     if (world.rank() == 2) ::operator delete(::operator new(1));
     if (world.rank() == 1) ::munmap(::mmap(nullptr, 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1);

@@ -81,11 +81,10 @@ void check_matrix(Precision precision) {
   int checked = 0;
   for (const int ranks : {1, 2, 3, 4, 7}) {
     for (const toy::Accumulation& accumulation : toy::accumulations()) {
-      Run base;
-      base.ranks = ranks;
-      base.options.precision = precision;
-      base.options.micro_batches = accumulation.micro_batches;
-      base.options.accumulation = accumulation.mode;
+      Run base{.options = {.precision = precision,
+                           .micro_batches = accumulation.micro_batches,
+                           .accumulation = accumulation.mode},
+               .ranks = ranks};
       for_each_variant(base, [&](const Run& run) {
         check<T>(run);
         ++checked;
@@ -109,10 +108,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_other_types_on_the_wire_froze
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
     for (const int ranks : {1, 3}) {
-      Run run;
-      run.ranks = ranks;
-      run.options.strategy = strategy;
-      run.options.precision = fp16_mixed;
+      Run run{.options = {.strategy = strategy, .precision = fp16_mixed}, .ranks = ranks};
       check<fp16>(run);
       run.precisions = {fp16_mixed, {DType::fp16, DType::fp16, DType::fp32}, {DType::fp16, DType::fp16, DType::bf16}};
       check<fp16>(run);
@@ -128,12 +124,8 @@ template <typename T>
 void check_meshes(Precision precision) {
   for (const Strategy strategy : all_strategies) {
     for (const std::size_t replicas : {2u, 3u, 6u}) {
-      Run run;
-      run.ranks = 6;
-      run.options.replicas = replicas;
-      run.options.strategy = strategy;
-      run.options.precision = precision;
-      run.options.micro_batches = 2;
+      Run run{.options = {.strategy = strategy, .replicas = replicas, .precision = precision, .micro_batches = 2},
+              .ranks = 6};
       check<T>(run);
       run.frozen = {0, 1, 2};
       check<T>(run);
@@ -146,11 +138,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_granules") {
   for (const Strategy strategy : all_strategies) {
     for (const int ranks : {1, 3, 6}) {
       if (ranks < 6 && strategy.name.starts_with("h")) continue;
-      Run run;
-      run.ranks = ranks;
-      run.options.replicas = ranks == 6 ? 2 : 1;
-      run.options.strategy = strategy;
-      run.options.granules = 6;
+      Run run{.options = {.strategy = strategy, .replicas = ranks == 6 ? 2u : 1u, .granules = 6}, .ranks = ranks};
       check<float>(run);
       run.options.precision = bf16_mixed;
       check<bf16>(run);
@@ -163,10 +151,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_shardings_that_no_strategy_has"
   const AxisSet whole, shard = Axis::shard, all = AxisSet::all();
   for (const Sharding& sharding :
        {Sharding{whole, shard, shard}, Sharding{shard, whole, shard}, Sharding{all, shard, all}}) {
-    Run run;
-    run.ranks = 6;
-    run.options.replicas = 2;
-    run.options.sharding = sharding;
+    Run run{.options = {.sharding = sharding, .replicas = 2}, .ranks = 6};
     check<float>(run);
     run.options.precision = bf16_mixed;
     run.options.micro_batches = 2;
@@ -183,11 +168,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_on_meshes_of_replicas") {
 TEST_CASE("planned_bytes_equal_measured_bytes_of_units_in_each_replica") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp, Strategy::hfsdp}) {
-    Run run;
-    run.ranks = 6;
-    run.in_replica = {1, 2};
-    run.options.strategy = strategy;
-    run.options.replicas = 2;
+    Run run{.options = {.strategy = strategy, .replicas = 2}, .ranks = 6, .in_replica = {1, 2}};
     check<float>(run);
     run.options.precision = bf16_mixed;
     run.options.micro_batches = 2;
@@ -198,10 +179,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_units_in_each_replica") {
 TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 3;
-    run.offloaded = {0, 2, 3};
-    run.options.strategy = strategy;
+    Run run{.options = {.strategy = strategy}, .ranks = 3, .offloaded = {0, 2, 3}};
     check<float>(run);
     run.options.precision = bf16_mixed;
     run.options.micro_batches = 2;
@@ -220,11 +198,10 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_states_in_the_hosts_memory") {
 TEST_CASE("planned_bytes_equal_measured_bytes_of_states_and_masters_on_disk") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
-    run.options.disk = std::filesystem::temp_directory_path();
-    run.options.offload.optimizer = MemorySpace::disk;
+    Run run{.options = {.strategy = strategy,
+                        .offload = {.optimizer = MemorySpace::disk},
+                        .disk = std::filesystem::temp_directory_path()},
+            .ranks = 3};
     check<float>(run);
     run.options.precision = bf16_mixed;
     run.options.micro_batches = 2;
@@ -240,11 +217,10 @@ TEST_CASE("planned_bytes_equal_measured_bytes_of_moments_of_8_bits") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero2, Strategy::fsdp}) {
     for (const int ranks : {1, 3}) {
-      Run run;
-      run.ranks = ranks;
-      run.optimizer = toy::in_eight_bits;
-      run.widths = {5, 130, 131, 7, 3};
-      run.options.strategy = strategy;
+      Run run{.options = {.strategy = strategy},
+              .ranks = ranks,
+              .widths = {5, 130, 131, 7, 3},
+              .optimizer = toy::in_eight_bits};
       check<float>(run);
       run.options.precision = bf16_mixed;
       run.options.micro_batches = 2;
@@ -258,11 +234,8 @@ TEST_CASE("planned_bytes_equal_measured_bytes_where_a_replicas_share_stays_until
   REQUIRE_PROBE();
   for (const std::size_t replicas : {2u, 3u}) {
     for (const std::size_t prefetch : {0u, 1u}) {
-      Run run;
-      run.ranks = 6;
-      run.options.replicas = replicas;
-      run.options.prefetch = prefetch;
-      run.options.reshard_after_forward = Axis::shard;
+      Run run{.options = {.replicas = replicas, .prefetch = prefetch, .reshard_after_forward = Axis::shard},
+              .ranks = 6};
       check<float>(run);
       run.options.precision = bf16_mixed;
       run.options.micro_batches = 2;
@@ -322,11 +295,8 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_outer_steps") {
   REQUIRE_PROBE();
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::hsdp}) {
     for (const std::size_t replicas : {2u, 6u}) {
-      Run run;
-      run.ranks = 6;
-      run.options.replicas = replicas;
-      run.options.outer = {.every = 2, .fragments = 2};
-      run.options.strategy = strategy;
+      Run run{.options = {.strategy = strategy, .replicas = replicas, .outer = {.every = 2, .fragments = 2}},
+              .ranks = 6};
       check<float>(run);
       run.options.precision = bf16_mixed;
       run.options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
@@ -338,10 +308,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_with_outer_steps") {
 TEST_CASE("planned_bytes_equal_measured_bytes_without_overlapped_reduction_and_in_test_modes") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
-    run.options.overlap_reduction = false;
+    Run run{.options = {.strategy = strategy, .overlap_reduction = false}, .ranks = 3};
     check<float>(run);
     run.options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
     check<float>(run);
@@ -354,10 +321,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_whatever_is_reduced_together") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
     for (const std::uint64_t cap : {0u, 3800u, 1u << 20}) {
-      Run run;
-      run.ranks = 3;
-      run.options.strategy = strategy;
-      run.options.bucket_cap = Bytes(cap);
+      Run run{.options = {.strategy = strategy, .bucket_cap = Bytes(cap)}, .ranks = 3};
       check<float>(run);
       run.options.precision = {DType::bf16, DType::bf16, DType::fp32};
       run.options.micro_batches = 2;
@@ -370,9 +334,7 @@ TEST_CASE("planned_bytes_equal_measured_bytes_whatever_is_reduced_together") {
 TEST_CASE("planned_bytes_equal_measured_bytes_where_ranks_own_only_padding_and_where_slots_take_many_pages") {
   REQUIRE_PROBE();
   for (const std::vector<std::size_t>& widths : {std::vector<std::size_t>{1, 1, 1}, {257, 521, 3, 1031}}) {
-    Run run;
-    run.ranks = 7;
-    run.widths = widths;
+    Run run{.ranks = 7, .widths = widths};
     for (const Strategy strategy : flat_strategies) {
       run.options.strategy = strategy;
       check<float>(run);
@@ -414,8 +376,7 @@ class Watched : public toy::Layer<float> {
 
 TEST_CASE("what_the_user_sees_stands_in_the_region_of_its_category") {
   const auto check = [](Strategy strategy, int ranks) {
-    Run run;
-    run.options.strategy = strategy;
+    Run run{.options = {.strategy = strategy}};
     launch({.ranks = ranks}, [&](World& world) {
       toy::Trainee<float, Watched> trainee(world, run);
       FullyShard& model = trainee.model();

@@ -31,9 +31,7 @@ tools::Json report_of(const toy::Run& run, plan::MemoryReport& planned) {
 
 TEST_CASE("the_report_has_every_category_of_the_plan_and_no_other_for_every_rank") {
   for (const Strategy strategy : flat_strategies) {
-    toy::Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
+    toy::Run run{.options = {.strategy = strategy}, .ranks = 3};
     plan::MemoryReport planned{};
     const auto report = report_of(run, planned);
     REQUIRE(report.at("ranks").size() == 3);

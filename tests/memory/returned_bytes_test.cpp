@@ -23,9 +23,7 @@ void train(World& world, const Run& run) {
 TEST_CASE("a_model_that_ends_gives_its_mapping_back") {
   REQUIRE_PROBE();
   for (const Strategy strategy : flat_strategies) {
-    Run run;
-    run.ranks = 3;
-    run.options.strategy = strategy;
+    Run run{.options = {.strategy = strategy}, .ranks = 3};
     probe::Mappings before{}, after{};
     launch({.ranks = run.ranks}, [&](World& world) {
       if (world.rank() == 0) before = probe::mappings();
@@ -43,8 +41,7 @@ TEST_CASE("a_job_that_ends_gives_its_heap_back") {
   REQUIRE_PROBE();
   for (const int ranks : {1, 3}) {
     CAPTURE(ranks);
-    Run run;
-    run.ranks = ranks;
+    Run run{.ranks = ranks};
     const auto job = [&] { launch({.ranks = run.ranks}, [&](World& world) { train(world, run); }); };
     job();  // what the C and C++ libraries make on first use, once
     const std::int64_t before = live_blocks();
@@ -61,10 +58,7 @@ Bytes runtime_heap(const Run& run) {
   launch({.ranks = run.ranks}, [&](World& world) {
     toy::Layer<float> first(run.widths[0], run.widths[1], 1), second(run.widths[1], run.widths[2], 1);
     const std::int64_t before = live_bytes_of_this_thread();
-    FullyShard model(world, run.options);
-    model.add(first);
-    model.add(second);
-    model.finalize(AdamW{});
+    toy::Model model(world, run.options, AdamW{}, first, second);
     const std::int64_t growth = live_bytes_of_this_thread() - before;
     if (world.rank() == 0) heap = Bytes(static_cast<std::uint64_t>(std::max<std::int64_t>(growth, 0)));
   });
@@ -76,10 +70,7 @@ TEST_CASE("the_heap_of_the_runtime_does_not_grow_with_the_parameters") {
   REQUIRE_PROBE();
   for (const int ranks : {1, 3}) {
     for (const Strategy strategy : flat_strategies) {
-      Run run;
-      run.ranks = ranks;
-      run.options.strategy = strategy;
-      run.widths = {3, 5, 7};
+      Run run{.options = {.strategy = strategy}, .ranks = ranks, .widths = {3, 5, 7}};
       const Bytes small = runtime_heap(run);
       run.widths = {301, 503, 401};  // a rank alone makes streams with queues for units of 2^18 elements and more
       const Bytes large = runtime_heap(run);

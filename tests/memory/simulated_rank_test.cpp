@@ -76,12 +76,11 @@ template <typename T>
 void check_every_rank(Precision precision) {
   for (const Strategy strategy : flat_strategies) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
-      Run run;
-      run.ranks = ranks;
-      run.options.strategy = strategy;
-      run.options.precision = precision;
-      run.options.micro_batches = ranks % 2 == 0 ? 3 : 1;
-      run.options.activations = Bytes(70'001);
+      Run run{.options = {.strategy = strategy,
+                          .precision = precision,
+                          .micro_batches = ranks % 2 == 0 ? 3u : 1u,
+                          .activations = Bytes(70'001)},
+              .ranks = ranks};
       check_ranks<T>(run);
     }
   }
@@ -90,11 +89,7 @@ void check_every_rank(Precision precision) {
 TEST_CASE("simulated_rank_of_a_mesh_takes_the_bytes_of_the_real_one") {
   REQUIRE_PROBE();
   for (const Strategy strategy : all_strategies) {
-    Run run;
-    run.ranks = 6;
-    run.options.replicas = 3;
-    run.options.strategy = strategy;
-    run.options.precision = bf16_mixed;
+    Run run{.options = {.strategy = strategy, .replicas = 3, .precision = bf16_mixed}, .ranks = 6};
     check_ranks<bf16>(run);
   }
 }
@@ -102,10 +97,7 @@ TEST_CASE("simulated_rank_of_a_mesh_takes_the_bytes_of_the_real_one") {
 TEST_CASE("a_rank_of_a_mesh_of_64_by_8_holds_what_the_plan_says") {
   REQUIRE_PROBE();
   for (const Strategy strategy : all_strategies) {
-    Run run;
-    run.ranks = 512;
-    run.options.replicas = 64;
-    run.options.strategy = strategy;
+    Run run{.options = {.strategy = strategy, .replicas = 64}, .ranks = 512};
     const Taken simulated = train_simulated<float>(run, 509);
     measured::check_as_planned(std::span(&simulated.memory, 1));
   }
@@ -122,10 +114,9 @@ TEST_CASE("simulated_rank_takes_the_bytes_of_the_real_one") {
 TEST_CASE("simulated_rank_trains_on_finite_values_in_test_modes_too") {
   for (const Strategy strategy : flat_strategies) {
     for (const int rank : {0, 17, 511}) {
-      Run run;
-      run.ranks = 512;
-      run.options.strategy = strategy;
-      run.options.diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true};
+      Run run{.options = {.strategy = strategy,
+                          .diagnostics = {.delay_seed = 5, .poison = true, .touch = true, .queue_compute = true}},
+              .ranks = 512};
       simulate({.ranks = run.ranks, .rank = rank}, [&](World& world) {
         toy::Trainee<float> trainee(world, run);
         trainee.run_every_segment();

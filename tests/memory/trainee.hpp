@@ -13,7 +13,7 @@ template <typename T = float, typename L = Layer<T>>
 class Trainee {
  public:
   Trainee(tessera::World& world, const Run& run)
-      : layers_(make_layers(run)),
+      : layers_(make_layers<L>(run.widths, rows)),
         targets_(rows * run.widths.back()),
         dys_(micro_batches_of(run, world)),
         model_(world, run.options) {
@@ -26,8 +26,16 @@ class Trainee {
   }
 
   tessera::FullyShard& model() { return model_; }
-  const std::vector<std::unique_ptr<L>>& layers() const { return layers_; }
+  const Layers<L>& layers() const { return layers_; }
 
+  // Samples of another step than the first, in their place.
+  void bring(std::size_t step) {
+    const auto rank = static_cast<std::uint64_t>(model_.world().rank());
+    for (std::size_t micro = 0; micro < inputs_.size(); ++micro) {
+      const std::uint64_t at = ((step * inputs_.size() + micro) * 64 + rank) * 64;
+      tessera::Initial::uniform(-1.0f, 1.0f).fill(inputs_[micro], 1, "inputs", at);
+    }
+  }
   void step() {
     pass(inputs_.size());
     model_.update();
@@ -72,26 +80,16 @@ class Trainee {
 
   void pass(std::size_t micro_batches) {
     for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-      const Values* y = &inputs_[micro];
-      for (auto& layer : layers_) y = &model_.forward(*layer, *y);
+      const Values* const y = &forward(model_, layers_, inputs_[micro]);
       model_.stream().submit([this, y, micro] {
         for (std::size_t i = 0; i < targets_.size(); ++i) dys_[micro][i] = (*y)[i] - targets_[i];
       });
-      const Values* dx = &dys_[micro];
-      for (std::size_t l = layers_.size(); l > 0; --l) dx = &model_.backward(*layers_[l - 1], *dx);
+      backward(model_, layers_, dys_[micro]);
     }
-  }
-
-  static std::vector<std::unique_ptr<L>> make_layers(const Run& run) {
-    std::vector<std::unique_ptr<L>> layers;
-    for (std::size_t l = 0; l + 1 < run.widths.size(); ++l) {
-      layers.push_back(std::make_unique<L>(run.widths[l], run.widths[l + 1], rows));
-    }
-    return layers;
   }
 
   // The model comes last, so that these outlive its queued work, which reads and writes them.
-  std::vector<std::unique_ptr<L>> layers_;
+  Layers<L> layers_;
   std::vector<Values> inputs_;
   Values targets_;
   std::vector<Values> dys_;

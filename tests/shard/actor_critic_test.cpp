@@ -7,7 +7,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,9 +17,7 @@
 
 namespace actor_critic_test {
 
-using tessera::FullyShard;
-using tessera::FullyShardOptions;
-using tessera::Strategy;
+using namespace tessera;
 using toy::Values;
 
 constexpr std::size_t rows = 3, inputs = 2, hidden = 11;
@@ -54,13 +51,13 @@ Number gradient(Learns who, const Play& play, std::size_t row, Number action, Nu
   return slope / Number(rows);
 }
 
-using Weights = std::map<std::string, Values>;
+using toy::Weights;
 
 // Two steps of the critic for each of the actor.
 Learns learner(int step) { return step % 3 == 2 ? Learns::actor : Learns::critic; }
 
 struct Player {
-  Player(tessera::World& in_world, const FullyShardOptions& options) : world(in_world), model(in_world, options) {
+  Player(World& in_world, const FullyShardOptions& options) : world(in_world), model(in_world, options) {
     for (std::size_t l = 0; l < 2; ++l) {
       const std::string number = std::to_string(l);
       model.add(*actor[l], "actor." + number);
@@ -69,8 +66,8 @@ struct Player {
     judging = &model.add_program({.name = "judge", .pass = [this] { pass(Learns::critic, 0, 0); }});
     acting = &model.add_program({.name = "act",
                                  .pass = [this] { pass(Learns::actor, 2, 0); },
-                                 .optimizer = tessera::Sgd{.learning_rate = actor_rate, .momentum = momentum}});
-    model.finalize(tessera::AdamW{.learning_rate = critic_rate, .weight_decay = 0.0f});
+                                 .optimizer = Sgd{.learning_rate = actor_rate, .momentum = momentum}});
+    model.finalize(AdamW{.learning_rate = critic_rate, .weight_decay = 0.0f});
   }
 
   using Net = std::array<std::unique_ptr<toy::Layer<float>>, 2>;
@@ -99,22 +96,21 @@ struct Player {
     model.synchronize();
   }
 
-  tessera::World& world;
+  World& world;
   Net actor = net(), critic = net();
   std::array<std::unique_ptr<Play>, 2> play;
   std::array<Values, 2> dys;
   FullyShard model;
-  const tessera::TrainingProgram* judging = nullptr;
-  const tessera::TrainingProgram* acting = nullptr;
+  const TrainingProgram* judging = nullptr;
+  const TrainingProgram* acting = nullptr;
 };
 
 Weights train(int ranks, const FullyShardOptions& options) {
   Weights weights;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Player player(world, options);
     for (int step = 0; step < 3 * rounds; ++step) player.step(step, options.micro_batches);
-    toy::collect_weights(player.model, weights, mutex);
+    toy::collect_weights(player.model, weights);
   });
   return weights;
 }
@@ -149,8 +145,7 @@ std::array<plain::Chain, 2> train_plainly(int ranks, std::size_t micro_batches) 
 TEST_CASE("an_actor_and_a_critic_train_as_in_a_plain_loop") {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const std::size_t micro_batches : {1u, 2u}) {
-      FullyShardOptions options;
-      options.micro_batches = micro_batches;
+      FullyShardOptions options{.micro_batches = micro_batches};
       const Weights weights = train(ranks, options);
       CHECK(weights.size() == 8);
       INFO(ranks << " ranks, " << micro_batches << " micro-batches");
@@ -162,7 +157,7 @@ TEST_CASE("an_actor_and_a_critic_train_as_in_a_plain_loop") {
 TEST_CASE("an_actor_and_a_critic_are_bitwise_equal_between_strategies") {
   for (const int ranks : tests::rank_counts({1, 2, 3, 4})) {
     const Weights reference = train(ranks, {.strategy = Strategy::ddp});
-    for (const Strategy strategy : tessera::flat_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       FullyShardOptions options{.strategy = strategy};
       options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
       const Weights weights = train(ranks, options);

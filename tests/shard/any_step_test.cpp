@@ -17,17 +17,15 @@
 #include <vector>
 
 #include "../extent.hpp"
+#include "../windows.hpp"
 #include "plain_layer.hpp"
 #include "tessera/base/error.hpp"
 #include "toy_model.hpp"
 
 namespace any_step_test {
 
+using namespace tessera;
 using plain::error;
-using tessera::FullyShard;
-using tessera::FullyShardOptions;
-using tessera::Strategy;
-using tessera::Window;
 using toy::contains;
 using toy::failure_of;
 using toy::Values;
@@ -59,12 +57,12 @@ struct PlainNet {
 constexpr std::size_t widths[] = {5, 13, 7, 3};
 
 // y = up(d + inner(d)), d = down(x). The inner level is a unit of its own.
-struct Level : tessera::Module {
+struct Level : Module {
   explicit Level(std::size_t depth)
       : down(widths[depth], widths[depth + 1], rows), up(widths[depth + 1], widths[depth], rows) {
     if (depth + 2 < std::size(widths)) inner = std::make_unique<Level>(depth + 1);
   }
-  void visit(tessera::ModuleVisitor& visitor) override {
+  void visit(ModuleVisitor& visitor) override {
     visitor("down", down);
     if (inner) visitor("inner", *inner);
     visitor("up", up);
@@ -100,9 +98,9 @@ struct UNet : Net {
   explicit UNet(bool recomputes = false) { outer.recomputes = outer.inner->recomputes = recomputes; }
 
   void add_to(FullyShard& model) override {
-    model.add(*outer.inner->inner, tessera::UnitOptions{.name = "level2", .prefetch = 2});
-    model.add(*outer.inner, tessera::UnitOptions{.name = "level1", .prefetch = 0});
-    model.add(outer, tessera::UnitOptions{.name = "level0", .reshard_after_forward = false});
+    model.add(*outer.inner->inner, UnitOptions{.name = "level2", .prefetch = 2});
+    model.add(*outer.inner, UnitOptions{.name = "level1", .prefetch = 0});
+    model.add(outer, UnitOptions{.name = "level0", .reshard_after_forward = false});
   }
   void pass(FullyShard& model, int step, std::size_t micro, int rank) override {
     x[micro] = input(widths[0], step, micro, rank);
@@ -165,12 +163,12 @@ struct Mixture : Net {
   }
   void add_to(FullyShard& model) override {
     for (std::size_t e = 0; e < experts; ++e) {
-      model.add(*expert[e], tessera::UnitOptions{.name = "expert" + std::to_string(e), .optional = true});
+      model.add(*expert[e], UnitOptions{.name = "expert" + std::to_string(e), .optional = true});
     }
     model.add(head, "head");
   }
   void pass(FullyShard& model, int step, std::size_t micro, int rank) override {
-    using tessera::plan::WindowKind;
+    using plan::WindowKind;
     const std::size_t mine = chosen(step, micro, rank);
     x[micro] = input(model_width, step, micro, rank);
     for (std::size_t e = 0; e < experts; ++e) {
@@ -256,9 +254,9 @@ struct Recurrent : Net {
     for (std::size_t t = times; t-- > 0;) {
       // The layer looks at its own output: that of this time step again.
       model.stream().submit([this, &seen, t] { cell.y = seen[t].y; });
-      const Values& dx =
-          model.within(model.unit(0), tessera::plan::WindowKind::backward,
-                       [&](Window& window) -> const Values& { return cell.backward_of(window, seen[t].x, dy); });
+      const Values& dx = model.within(model.unit(0), plan::WindowKind::backward, [&](Window& window) -> const Values& {
+        return cell.backward_of(window, seen[t].x, dy);
+      });
       model.stream().submit([this, &dx] { dy = of_state(dx); });
     }
   }
@@ -314,10 +312,10 @@ std::vector<Kind> kinds() {
            [] { return std::make_unique<PlainRecurrent>(); }}};
 }
 
-using Weights = std::map<std::string, Values>;
+using toy::Weights;
 
 Weights train(const MakeNet& make, int ranks, const FullyShardOptions& options) {
-  const tessera::AdamW adamw{.learning_rate = rate, .weight_decay = 0.0f};
+  const AdamW adamw{.learning_rate = rate, .weight_decay = 0.0f};
   return toy::train_recorded(ranks, options, steps, adamw, [&](FullyShard& model) {
     std::unique_ptr<Net> net = make();
     net->add_to(model);
@@ -342,8 +340,7 @@ TEST_CASE("steps_of_any_form_train_as_in_a_plain_loop") {
   for (const Kind& kind : kinds()) {
     for (const int ranks : {1, 2, 3, 4}) {
       for (const std::size_t micro_batches : {1u, 2u}) {
-        FullyShardOptions options;
-        options.micro_batches = micro_batches;
+        FullyShardOptions options{.micro_batches = micro_batches};
         const Weights weights = train(kind.net, ranks, options);
         const auto expected = train_plainly(kind.plain, ranks, micro_batches);
         CHECK(weights.size() == 2 * expected.size());
@@ -357,22 +354,15 @@ TEST_CASE("steps_of_any_form_train_as_in_a_plain_loop") {
 }
 
 TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
-  struct Mesh {
-    int ranks;
-    std::size_t replicas;
-  };
-  const std::vector<Mesh> meshes =
-      tests::reduced() ? std::vector<Mesh>{{3, 1}, {4, 2}} : std::vector<Mesh>{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
   std::size_t turn = 0;
   for (const Kind& kind : kinds()) {
-    for (const Mesh mesh : meshes) {
-      for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+    for (const toy::Mesh& mesh : toy::flat_meshes_and_one_of_replicas()) {
+      for (const auto mode : {AccumulationMode::reduced, AccumulationMode::local}) {
         FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
-        options.micro_batches = mode == tessera::AccumulationMode::local ? 2 : 1;
+        options.micro_batches = mode == AccumulationMode::local ? 2 : 1;
         options.accumulation = mode;
         std::optional<Weights> reference;
-        for (const Strategy strategy : tessera::all_strategies) {
-          if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
+        for (const Strategy strategy : mesh.strategies()) {
           // In turn, so that each strategy meets each depth.
           const std::size_t prefetch = std::array{0u, 1u, 3u}[++turn % 3];
           if (tests::sanitized && turn % 7 != 0) continue;
@@ -381,7 +371,7 @@ TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
           options.strategy = strategy;
           options.prefetch = prefetch;
           options.reshard_after_forward = prefetch != 1;
-          if (prefetch == 3) options.reshard_after_forward = tessera::Axis::shard;
+          if (prefetch == 3) options.reshard_after_forward = Axis::shard;
           options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
           if (turn % 2 == 0) options.diagnostics.delay_seed = turn;
           CHECK(toy::same_bits(train(kind.net, mesh.ranks, options), *reference));
@@ -395,50 +385,53 @@ TEST_CASE("steps_of_any_form_are_bitwise_equal_between_strategies") {
 
 // A U-Net of which the program is known, and what a rank does with it.
 std::string failure_with_levels(const std::function<void(FullyShard&, UNet&)>& body) {
-  return failure_of(2, [&](tessera::World& world) {
+  return failure_of(2, [&](World& world) {
     UNet net;
     FullyShard model(world, {});
     net.add_to(model);
     model.add_program({.pass = [&] { net.pass(model, 0, 0, world.rank()); }});
-    model.finalize(tessera::AdamW{.learning_rate = rate});
+    model.finalize(AdamW{.learning_rate = rate});
     body(model, net);
   });
 }
 
+void check_levels(const std::string& part, const std::function<void(FullyShard&, UNet&)>& body) {
+  CHECK(contains(failure_with_levels(body), part));
+}
+
 TEST_CASE("windows_inside_others_that_the_program_does_not_have_are_named") {
-  using enum tessera::plan::WindowKind;
-  CHECK(contains(failure_with_levels([](FullyShard& model, UNet&) { model.open(model.unit(2), forward).close(); }),
-                 "the forward window of unit level0 cannot close: the forward window of unit level1 was expected "
-                 "inside it"));
-  CHECK(contains(failure_with_levels([](FullyShard& model, UNet&) {
-                   Window outer = model.open(model.unit(2), forward);
-                   Window inner = model.open(model.unit(1), forward);
-                   outer.close();
-                 }),
-                 "a window around it cannot close: the rank"));
-  CHECK(contains(failure_with_levels([](FullyShard& model, UNet&) {
-                   Window outer = model.open(model.unit(2), forward);
-                   Window inner = model.open(model.unit(1), forward);
-                   Window innermost = model.open(model.unit(0), forward);
-                   model.open(model.unit(1), forward);
-                 }),
-                 "the forward window of unit level1 cannot open: the forward window of unit level2 is still open"));
-  CHECK(contains(failure_with_levels([](FullyShard& model, UNet& net) {
-                   Window outer = model.open(model.unit(2), forward);
-                   outer.forward(net.outer.down, net.x[0]);
-                 }),
-                 "forward window of unit level0: a forward window was asked for of a module that is no unit"));
-  CHECK(contains(failure_with_levels([](FullyShard& model, UNet& net) {
-                   Window outer = model.open(model.unit(2), forward);
-                   Window inner = model.open(model.unit(1), forward);
-                   inner.parameter(net.outer.down.weight);
-                 }),
-                 "level1"));
+  using enum plan::WindowKind;
+  check_levels(
+      "the forward window of unit level0 cannot close: the forward window of unit level1 was expected "
+      "inside it",
+      [](FullyShard& model, UNet&) { model.open(model.unit(2), forward).close(); });
+  check_levels("a window around it cannot close: the rank", [](FullyShard& model, UNet&) {
+    Window outer = model.open(model.unit(2), forward);
+    Window inner = model.open(model.unit(1), forward);
+    outer.close();
+  });
+  check_levels("the forward window of unit level1 cannot open: the forward window of unit level2 is still open",
+               [](FullyShard& model, UNet&) {
+                 Window outer = model.open(model.unit(2), forward);
+                 Window inner = model.open(model.unit(1), forward);
+                 Window innermost = model.open(model.unit(0), forward);
+                 model.open(model.unit(1), forward);
+               });
+  check_levels("forward window of unit level0: a forward window was asked for of a module that is no unit",
+               [](FullyShard& model, UNet& net) {
+                 Window outer = model.open(model.unit(2), forward);
+                 outer.forward(net.outer.down, net.x[0]);
+               });
+  check_levels("level1", [](FullyShard& model, UNet& net) {
+    Window outer = model.open(model.unit(2), forward);
+    Window inner = model.open(model.unit(1), forward);
+    inner.parameter(net.outer.down.weight);
+  });
 }
 
 TEST_CASE("a_window_is_whole_while_one_is_open_inside_it_and_asks_whether_parts_are_units") {
   CHECK(failure_with_levels([](FullyShard& model, UNet& net) {
-          using enum tessera::plan::WindowKind;
+          using enum plan::WindowKind;
           Window outer = model.open(model.unit(2), forward);
           const float* const weight = outer.parameter(net.outer.down.weight).data();
           CHECK(outer.is_unit(*net.outer.inner));
@@ -457,40 +450,40 @@ TEST_CASE("a_window_is_whole_while_one_is_open_inside_it_and_asks_whether_parts_
 }
 
 TEST_CASE("an_exception_inside_an_inner_window_is_told_with_that_window") {
-  struct Throwing : tessera::Module {
-    void visit(tessera::ModuleVisitor& visitor) override { visitor("layer", layer); }
+  struct Throwing : Module {
+    void visit(ModuleVisitor& visitor) override { visitor("layer", layer); }
     void forward(Window& window, bool now) {
       static_cast<void>(window);
-      if (now) throw tessera::DataError("no such picture");
+      if (now) throw DataError("no such picture");
     }
     Layer layer{2, 2, rows};
   };
-  struct Around : tessera::Module {
-    void visit(tessera::ModuleVisitor& visitor) override { visitor("layer", layer), visitor("part", part); }
+  struct Around : Module {
+    void visit(ModuleVisitor& visitor) override { visitor("layer", layer), visitor("part", part); }
     void forward(Window& window, bool now) { window.forward(part, now); }
     Throwing part;
     Layer layer{2, 2, rows};
   };
-  const std::string text = failure_of(3, [](tessera::World& world) {
+  const std::string text = failure_of(3, [](World& world) {
     Around around;
     FullyShard model(world, {});
     model.add(around.part, "part");
     model.add(around, "around");
-    using enum tessera::plan::WindowKind;
-    const std::vector<tessera::UnitWindow> evaluation = {
+    using enum plan::WindowKind;
+    const std::vector<UnitWindow> evaluation = {
         {&model.unit(1), evaluate}, {&model.unit(0), evaluate}, {&model.unit(1), evaluate, true}};
     model.add_program({.windows = {{&model.unit(0), forward},
                                    {&model.unit(1), forward},
                                    {&model.unit(1), backward},
                                    {&model.unit(0), backward}},
                        .evaluation = evaluation});
-    model.finalize(tessera::AdamW{});
+    model.finalize(AdamW{});
     if (world.rank() == 1) return model.evaluate(around, true);
     // The others hear where it was.
     while (true) {
       try {
         model.evaluate(around, false);
-      } catch (const tessera::AbortedError& error) {
+      } catch (const AbortedError& error) {
         CHECK(contains(error.what(), "evaluate window of unit part: no such picture"));
         throw;
       }
@@ -501,31 +494,31 @@ TEST_CASE("an_exception_inside_an_inner_window_is_told_with_that_window") {
 
 // Whoever skips a unit skips what is inside its windows.
 TEST_CASE("a_skipped_unit_takes_those_inside_it_along_if_they_are_optional") {
-  using enum tessera::plan::WindowKind;
+  using enum plan::WindowKind;
   for (const bool all_optional : {true, false}) {
-    const std::string text = failure_of(2, [&](tessera::World& world) {
+    const std::string text = failure_of(2, [&](World& world) {
       UNet net;
       FullyShard model(world, {});
-      model.add(*net.outer.inner->inner, tessera::UnitOptions{.name = "level2", .optional = all_optional});
-      model.add(*net.outer.inner, tessera::UnitOptions{.name = "level1", .optional = true});
-      model.add(net.outer, tessera::UnitOptions{.name = "level0", .optional = true});
-      const tessera::Unit* const inner = &model.unit(0);
-      const tessera::Unit* const middle = &model.unit(1);
-      const tessera::Unit* const outer = &model.unit(2);
-      const auto there_and_back = [&](tessera::plan::WindowKind kind) {
-        return std::vector<tessera::UnitWindow>{
+      model.add(*net.outer.inner->inner, UnitOptions{.name = "level2", .optional = all_optional});
+      model.add(*net.outer.inner, UnitOptions{.name = "level1", .optional = true});
+      model.add(net.outer, UnitOptions{.name = "level0", .optional = true});
+      const Unit* const inner = &model.unit(0);
+      const Unit* const middle = &model.unit(1);
+      const Unit* const outer = &model.unit(2);
+      const auto there_and_back = [&](plan::WindowKind kind) {
+        return std::vector<UnitWindow>{
             {outer, kind}, {middle, kind}, {inner, kind}, {middle, kind, true}, {outer, kind, true}};
       };
-      std::vector<tessera::UnitWindow> windows = there_and_back(forward);
-      for (const tessera::UnitWindow& window : there_and_back(backward)) windows.push_back(window);
+      std::vector<UnitWindow> windows = there_and_back(forward);
+      for (const UnitWindow& window : there_and_back(backward)) windows.push_back(window);
       model.add_program({.windows = windows});
-      model.finalize(tessera::AdamW{.learning_rate = rate, .weight_decay = 0.0f});
+      model.finalize(AdamW{.learning_rate = rate, .weight_decay = 0.0f});
       const Values before = model.whole(net.outer.down.weight);
       if (!all_optional) {
         CHECK_THROWS_WITH_AS(model.skip(net.outer, forward),
                              "unit level2 cannot be skipped with level0, inside which it opens: add it with "
                              "UnitOptions::optional",
-                             tessera::UsageError);
+                             UsageError);
       }
       if (world.rank() == 0 && all_optional) {
         model.skip(net.outer, forward);
@@ -542,9 +535,8 @@ TEST_CASE("a_skipped_unit_takes_those_inside_it_along_if_they_are_optional") {
 }
 
 TEST_CASE("a_forward_pass_is_written_once_for_training_evaluation_and_recomputation") {
-  using tessera::Pass;
-  using enum tessera::plan::WindowKind;
-  tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [](tessera::World& world) {
+  using enum plan::WindowKind;
+  launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [](World& world) {
     Layer body(5, 7, rows), head(7, 3, rows);
     FullyShard model(world, {});
     model.add(body, "body");
@@ -557,15 +549,13 @@ TEST_CASE("a_forward_pass_is_written_once_for_training_evaluation_and_recomputat
       model.backward(body, model.backward(head, dy));
     };
     model.add_program({.pass = train, .evaluation_pass = [&] { net({model, evaluate}); }});
-    model.finalize(tessera::AdamW{});
-    CHECK(model.plan().programs.front().micro_batch ==
-          std::vector<tessera::plan::WindowUse>{
-              {0, forward}, {1, forward}, {0, recompute}, {1, recompute}, {1, backward}, {0, backward}});
+    model.finalize(AdamW{});
+    CHECK(model.plan().programs.front().micro_batch == tests::windows("f0 f1 r0 r1 b1 b0"));
     const Values evaluated = net({model, evaluate});
     train();
     CHECK(toy::same_bits(head.y, evaluated));
     model.update();
-    CHECK_THROWS_WITH_AS(Pass(model, backward)(body, x), doctest::Contains("call backward()"), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(Pass(model, backward)(body, x), doctest::Contains("call backward()"), UsageError);
   });
 }
 
@@ -581,12 +571,12 @@ TEST_CASE("what_a_window_keeps_stays_until_its_work_has_run") {
   };
   std::atomic<int> alive = 0;
   std::atomic<bool> looked = false;
-  tessera::launch({.ranks = 1}, [&](tessera::World& world) {
+  launch({.ranks = 1}, [&](World& world) {
     UNet net;
     FullyShard model(world, {.diagnostics = {.queue_compute = true}});
     net.add_to(model);
     const auto pass = [&](bool looks) {
-      Window outer = model.open(model.unit(2), tessera::plan::WindowKind::evaluate);
+      Window outer = model.open(model.unit(2), plan::WindowKind::evaluate);
       const Counted& first = outer.keep(Counted(alive));
       net.x[0] = input(widths[1], 0, 0, 0);
       outer.forward(*net.outer.inner, net.x[0]);
@@ -601,7 +591,7 @@ TEST_CASE("what_a_window_keeps_stays_until_its_work_has_run") {
       looked = true;
     };
     model.add_program({.pass = [&] { net.pass(model, 0, 0, 0); }, .evaluation_pass = [&] { pass(false); }});
-    model.finalize(tessera::AdamW{});
+    model.finalize(AdamW{});
     CHECK(alive == 0);  // of what was recorded
     pass(true);
     model.synchronize();
@@ -613,15 +603,15 @@ TEST_CASE("what_a_window_keeps_stays_until_its_work_has_run") {
 
 // Fewer micro-batches, none, an evaluation, a trace: what opens windows itself, or counts them, knows those inside.
 TEST_CASE("short_and_skipped_steps_evaluations_and_traces_have_windows_inside_windows_too") {
-  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [](tessera::World& world) {
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [](World& world) {
     UNet net;
     FullyShard model(world, {.micro_batches = 2});
     net.add_to(model);
     const auto evaluate = [&] { return model.evaluate(net.outer, net.x[0]); };
     net.x[0] = input(widths[0], 0, 0, world.rank());
     model.add_program({.pass = [&] { net.pass(model, 0, 0, world.rank()); }, .evaluation_pass = evaluate});
-    model.finalize(tessera::AdamW{.learning_rate = rate});
-    tessera::Trace trace = model.trace({.first = 1, .last = 2});
+    model.finalize(AdamW{.learning_rate = rate});
+    Trace trace = model.trace({.first = 1, .last = 2});
     net.pass(model, 0, 0, world.rank());
     if (world.rank() == 0) net.pass(model, 0, 1, world.rank());
     model.update();

@@ -24,23 +24,18 @@
 
 namespace bf16_masters_test {
 
-namespace {
-
+using namespace tessera;
 using tensors::bytes_of;
 using tensors::steps;
 using tensors::Training;
 using tensors::Values;
 using tensors::Wrapping;
-using tessera::DType;
-using tessera::FullyShardOptions;
-using tessera::MemorySpace;
-using tessera::Strategy;
 using toy::contains;
 using toy::failure_of;
 
 constexpr std::uint64_t seed = 11;
-const tessera::AdamW settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
-constexpr tessera::Precision in_bf16{.parameter = DType::bf16, .masters = DType::bf16};
+const AdamW settings{.learning_rate = 0.01f, .weight_decay = 0.1f};
+constexpr Precision in_bf16{.parameter = DType::bf16, .masters = DType::bf16};
 
 const Wrapping each_alone = {{0}, {1}, {7}, {129}, {257}, {1031}, {2049}};
 const Wrapping all_together = {{0, 1, 7, 129, 257, 1031, 2049}};
@@ -59,23 +54,23 @@ Values train(Training training) {
 
 Values train_plainly() {
   Values result;
-  tessera::Stream stream(tessera::Device::cpu(), {.mode = tessera::StreamMode::immediate});
+  Stream stream(Device::cpu(), {.mode = StreamMode::immediate});
   for (std::size_t unit = 0; unit < each_alone.size(); ++unit) {
     const std::size_t size = each_alone[unit].front();
     std::vector<float> widened(size), gradient(size), m(size), v(size);
-    std::vector<tessera::bf16> master(size);
-    for (std::size_t i = 0; i < size; ++i) master[i] = tessera::bf16(tensors::weight_of(size, i));
-    tessera::kernels::StepScalars scalars;
+    std::vector<bf16> master(size);
+    for (std::size_t i = 0; i < size; ++i) master[i] = bf16(tensors::weight_of(size, i));
+    kernels::StepScalars scalars;
     for (int step = 0; step < steps; ++step) {
       for (std::size_t i = 0; i < size; ++i) gradient[i] = tensors::gradient_of(size, step, i);
       for (std::size_t i = 0; i < size; ++i) widened[i] = static_cast<float>(master[i]);
       const double norm[] = {1.0};
-      tessera::kernels::begin_update(stream, &scalars, {norm, 1, 1}, {.decay = {settings.beta1, settings.beta2}});
-      tessera::kernels::adamw(
-          stream, {widened.data(), m.data(), v.data(), gradient.data(), size},
-          {settings.learning_rate, settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay}, &scalars);
-      tessera::kernels::round_stochastically(
-          stream, {master.data(), widened.data(), size, tessera::key_of(seed, tensors::name_of(size)), 0}, &scalars);
+      kernels::begin_update(stream, &scalars, {norm, 1, 1}, {.decay = {settings.beta1, settings.beta2}});
+      kernels::adamw(stream, {widened.data(), m.data(), v.data(), gradient.data(), size},
+                     {settings.learning_rate, settings.beta1, settings.beta2, settings.epsilon, settings.weight_decay},
+                     &scalars);
+      kernels::round_stochastically(
+          stream, {master.data(), widened.data(), size, key_of(seed, tensors::name_of(size)), 0}, &scalars);
     }
     if (size == 0) continue;
     result["master/" + tensors::name_of(size)] = bytes_of(master);
@@ -86,17 +81,15 @@ Values train_plainly() {
 }
 
 // Its gradient is 1 everywhere.
-struct Slope : tessera::Module {
-  tessera::Parameter weight{{4096}, tessera::Initial::ones()};
-  void visit(tessera::ModuleVisitor& visitor) override { visitor("weight", weight); }
-  void forward(tessera::Window&) {}
-  void backward(tessera::Window& window) {
+struct Slope : Module {
+  Parameter weight{{4096}, Initial::ones()};
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void forward(Window&) {}
+  void backward(Window& window) {
     const std::span<float> gradient = window.gradient<float>(weight);
     window.stream().submit([gradient] { std::fill(gradient.begin(), gradient.end(), 1.0f); });
   }
 };
-
-}  // namespace
 
 TEST_CASE("bf16_masters_have_the_bits_of_whole_tensors_for_every_strategy_wrapping_and_number_of_ranks") {
   const Values expected = train_plainly();
@@ -107,30 +100,27 @@ TEST_CASE("bf16_masters_have_the_bits_of_whole_tensors_for_every_strategy_wrappi
 TEST_CASE("bf16_masters_have_the_same_bits_on_meshes_on_threads_beside_states_of_the_host_and_in_test_modes") {
   const Values expected = train_plainly();
   tensors::check_places(expected, in_pairs, train);
-  tessera::parallel::set_threads(3);
+  parallel::set_threads(3);
   CHECK((train({.ranks = 2, .wrapping = all_together}) == expected));
-  tessera::parallel::set_threads(1);
+  parallel::set_threads(1);
 }
 
 // Optimizers of other states, and one that sees tensors whole.
 TEST_CASE("strategies_have_equal_bits_with_bf16_masters_whatever_the_optimizer") {
-  using MakeOptimizer = std::function<std::unique_ptr<tessera::Optimizer>(float)>;
+  using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(float)>;
   const MakeOptimizer optimizers[] = {
       nullptr, toy::in_eight_bits,
-      [](float clip) -> std::unique_ptr<tessera::Optimizer> {
-        return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f, .clip_norm = clip};
+      [](float clip) -> std::unique_ptr<Optimizer> {
+        return Sgd{.learning_rate = 0.05f, .momentum = 0.9f, .clip_norm = clip};
       },
-      [](float clip) -> std::unique_ptr<tessera::Optimizer> { return std::make_unique<whole_optimizers::Lamb>(clip); }};
+      [](float clip) -> std::unique_ptr<Optimizer> { return std::make_unique<whole_optimizers::Lamb>(clip); }};
   for (const MakeOptimizer& optimizer : optimizers) {
     for (const int ranks : {1, 3}) {
-      toy::Run run;
-      run.ranks = ranks;
-      run.optimizer = optimizer;
-      run.options.precision = tessera::bf16_mixed;
+      toy::Run run{.options = {.precision = bf16_mixed}, .ranks = ranks, .optimizer = optimizer};
       run.options.precision.masters = DType::bf16;
       const toy::Result expected = tensors::check_in_mixed_precision(run);
       run.options.precision.masters = DType::fp32;
-      CHECK_FALSE(toy::same_bits(toy::train<tessera::bf16>(run), expected));
+      CHECK_FALSE(toy::same_bits(toy::train<bf16>(run), expected));
     }
   }
 }
@@ -141,11 +131,11 @@ TEST_CASE("a_recompiled_model_goes_on_with_its_bf16_masters") {
 
 // Updates of a hundredth of bf16's last place move the mean as fp32 masters would; to nearest nothing would move.
 TEST_CASE("small_updates_are_not_lost_in_bf16_masters") {
-  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Slope slope;
-    tessera::FullyShard model(world, {.precision = in_bf16});
+    FullyShard model(world, {.precision = in_bf16});
     model.add(slope, "slope");
-    model.finalize(tessera::Sgd{.learning_rate = 0x1p-15f});
+    model.finalize(Sgd{.learning_rate = 0x1p-15f});
     for (int step = 0; step < 512; ++step) {
       model.forward(slope);
       model.backward(slope);
@@ -159,11 +149,11 @@ TEST_CASE("small_updates_are_not_lost_in_bf16_masters") {
 
 TEST_CASE("masters_that_cannot_be_bf16_are_refused_by_name") {
   const auto message = [](const FullyShardOptions& options) {
-    return failure_of(2, [&](tessera::World& world) { tensors::Net(world, options, {{7}}, settings); });
+    return failure_of(2, [&](World& world) { tensors::Net(world, options, {{7}}, settings); });
   };
   FullyShardOptions options{.precision = {.masters = DType::bf16}};
   CHECK(contains(message(options), "masters of the model are bf16, and its parameters fp32"));
-  options.precision = tessera::fp16_mixed;
+  options.precision = fp16_mixed;
   options.precision.masters = DType::fp16;
   CHECK(contains(message(options), "masters are fp32, or bf16 where parameters are"));
   options.precision = in_bf16;

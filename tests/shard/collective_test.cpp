@@ -23,8 +23,6 @@
 
 namespace collective_test {
 
-namespace {
-
 using namespace tessera;
 using plan::WindowKind;
 
@@ -106,6 +104,17 @@ class Centring final : public Module {
   int came = 0;  // ranks, in the last forward pass
 };
 
+// A weight whose gradient is zero, and a collective.
+struct Weighted : Module {
+  Weighted(std::size_t elements, const CollectiveOptions& options) : brought(elements, options) {}
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("brought", brought); }
+  void backward(Window& window) {
+    window.stream().submit([gradient = window.gradient(weight)] { std::ranges::fill(gradient, 0.0f); });
+  }
+  Parameter weight{{channels}, Initial::ones()};
+  Collective brought;
+};
+
 // Sample s of channel c; rank r of n has as many as its share, which is uneven.
 std::vector<float> samples_of(int rank, int ranks, std::size_t step) {
   constexpr std::size_t all = 23;
@@ -136,10 +145,7 @@ Outcome train(const Job& job) {
   launch({.ranks = job.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Centring first, second;
     std::vector<float> x, dy;
-    FullyShard model(world, job.options);
-    model.add(first, "first");
-    model.add(second, "second");
-    model.finalize(Sgd{.learning_rate = 0.1f});
+    toy::Model model(world, job.options, Sgd{.learning_rate = 0.1f}, first, second);
     for (std::size_t step = 0; step < 3; ++step) {
       if (step == 1 && world.rank() == job.skipping) {
         model.skip_step();
@@ -185,8 +191,6 @@ struct TwoCollectives final : Module {
   Collective a, b;
 };
 
-}  // namespace
-
 TEST_CASE("collectives_bring_uneven_samples_of_any_number_of_ranks_together") {
   const Outcome alone = train({.ranks = 1});
   for (const int ranks : {2, 3, 4, 5, 7}) {
@@ -230,9 +234,7 @@ TEST_CASE("rank_that_skips_a_step_brings_nothing_and_follows_the_others") {
     std::vector<std::vector<float>> seen(3);
     launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
       Centring layer;
-      FullyShard model(world, {.micro_batches = 2});
-      model.add(layer, "layer");
-      model.finalize(Sgd{.learning_rate = 0.1f});
+      toy::Model model(world, {.micro_batches = 2}, Sgd{.learning_rate = 0.1f}, layer);
       const std::vector<float> x = samples_of(world.rank(), 3, 0);
       if (world.rank() == skipping) {
         model.skip_step();
@@ -259,25 +261,20 @@ TEST_CASE("collectives_stay_inside_a_replica_where_that_is_asked_for") {
   const auto came = [](const CollectiveOptions& options, std::size_t every) {
     std::size_t ranks = 0;
     launch({.ranks = 6}, [&](World& world) {
-      struct Layer final : Module {
-        explicit Layer(const CollectiveOptions& with) : weight({channels}, Initial::ones()), numbers(1, with) {}
-        void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("numbers", numbers); }
+      struct Layer final : Weighted {
+        using Weighted::Weighted;
         std::vector<double> forward(Window& window) {
-          window.contribution(numbers)[0] = 1.0 + number;
-          const Contributions all = window.collect(numbers);
+          window.contribution(brought)[0] = 1.0 + number;
+          const Contributions all = window.collect(brought);
           std::vector<double> result;
           for (std::size_t rank = 0; rank < all.ranks(); ++rank) result.push_back(*all.of(rank));
           return result;
         }
-        void backward(Window& window) { std::ranges::fill(window.gradient(weight), 0.0f); }
-        Parameter weight;
-        Collective numbers;
         int number = 0;
-      } layer({.backward = false, .axes = options.axes});
+      } layer(1, {.backward = false, .axes = options.axes});
       layer.number = world.rank();
-      FullyShard model(world, {.strategy = Strategy::hsdp, .replicas = 2, .outer = {.every = every}});
-      model.add(layer, "layer");
-      model.finalize(Sgd{.learning_rate = 0.1f});
+      toy::Model model(world, {.strategy = Strategy::hsdp, .replicas = 2, .outer = {.every = every}},
+                       Sgd{.learning_rate = 0.1f}, layer);
       const std::vector<double> numbers = model.forward(layer);
       model.backward(layer);
       model.update();
@@ -296,22 +293,19 @@ TEST_CASE("collectives_stay_inside_a_replica_where_that_is_asked_for") {
 
 // Every rank brings values of its own to one sum.
 template <typename T>
-struct Summing final : Module {
-  Summing(CollectiveKind kind, std::size_t elements) : sum(elements, {.kind = kind, .type = dtype_of<T>}) {}
-  void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("sum", sum); }
-  static T brought(std::size_t i, std::size_t rank) { return T(std::cos(float(5 * i + 3 * rank))); }
+struct Summing final : Weighted {
+  Summing(CollectiveKind kind, std::size_t elements) : Weighted(elements, {.kind = kind, .type = dtype_of<T>}) {}
+  static T value(std::size_t i, std::size_t rank) { return T(std::cos(float(5 * i + 3 * rank))); }
   std::vector<float> forward(Window& window, std::size_t rank) {
-    const std::span<T> mine = window.contribution<T>(sum);
-    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = brought(i, rank);
-    const Collected<T> came = window.collect<T>(sum);
+    const std::span<T> mine = window.contribution<T>(brought);
+    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = value(i, rank);
+    const Collected<T> came = window.collect<T>(brought);
     return {came.first, came.first + came.values};
   }
   void backward(Window& window) {
     forward(window, 0);
-    std::ranges::fill(window.gradient(weight), 0.0f);
+    Weighted::backward(window);
   }
-  Parameter weight{{channels}, Initial::ones()};
-  Collective sum;
 };
 
 template <typename T>
@@ -321,9 +315,7 @@ void check_sum(int ranks, CollectiveKind kind, std::size_t elements) {
   launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
     Summing<T> layer(kind, elements);
-    FullyShard model(world, {.diagnostics = {.poison = true, .touch = true}});
-    model.add(layer, "layer");
-    model.finalize(Sgd{.learning_rate = 0.1f});
+    toy::Model model(world, {.diagnostics = {.poison = true, .touch = true}}, Sgd{.learning_rate = 0.1f}, layer);
     for (int step = 0; step < 2; ++step) {
       const std::vector<float> came = model.forward(layer, rank);
       model.backward(layer);
@@ -333,7 +325,7 @@ void check_sum(int ranks, CollectiveKind kind, std::size_t elements) {
       for (std::size_t i = 0; i < elements; ++i) {
         float expected = 0;
         for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r)
-          expected += float(Summing<T>::brought(kind == CollectiveKind::all_reduce ? i : rank * elements + i, r));
+          expected += float(Summing<T>::value(kind == CollectiveKind::all_reduce ? i : rank * elements + i, r));
         CHECK(came[i] == float(T(expected)));
       }
     }
@@ -354,32 +346,25 @@ TEST_CASE("sums_in_windows_are_formed_in_fp32_in_rank_order_and_rounded_once") {
 
 // A rank alone meets nobody, and what a joined stream brings comes in time as well.
 TEST_CASE("what_a_joined_stream_brings_is_there_when_it_was_collected") {
-  struct Layer final : Module {
-    void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("sum", sum); }
+  struct Layer final : Weighted {
+    using Weighted::Weighted;
     void forward(Window& window, Stream& side, float& seen) {
-      const std::span<float> mine = window.contribution<float>(sum);
+      const std::span<float> mine = window.contribution<float>(brought);
       window.join(side);
       side.submit([mine] {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         std::ranges::fill(mine, 3.0f);
       });
-      const Collected<float> came = window.collect<float>(sum);
+      const Collected<float> came = window.collect<float>(brought);
       window.stream().submit([&seen, first = came.first] { seen = *first; });
     }
-    void backward(Window& window) {
-      float* const gradient = window.gradient(weight).data();
-      window.stream().submit([gradient] { std::fill_n(gradient, channels, 0.0f); });
-    }
-    Parameter weight{{channels}, Initial::ones()};
-    Collective sum{5, {.kind = CollectiveKind::all_reduce, .type = DType::fp32, .backward = false}};
   };
   for (const int ranks : {1, 2}) {
     launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
       Stream side(world.device(), {.name = "side"});
-      Layer layer;
-      FullyShard model(world, {.diagnostics = {.poison = true, .queue_compute = true}});
-      model.add(layer, "layer");
-      model.finalize(Sgd{.learning_rate = 0.1f});
+      Layer layer(5, {.kind = CollectiveKind::all_reduce, .type = DType::fp32, .backward = false});
+      toy::Model model(world, {.diagnostics = {.poison = true, .queue_compute = true}}, Sgd{.learning_rate = 0.1f},
+                       layer);
       float seen = 0;
       model.forward(layer, side, seen);
       model.backward(layer);
@@ -391,23 +376,19 @@ TEST_CASE("what_a_joined_stream_brings_is_there_when_it_was_collected") {
 }
 
 TEST_CASE("all_to_all_brings_each_rank_what_the_others_have_for_it") {
-  struct Layer final : Module {
-    void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("dealt", dealt); }
+  struct Layer final : Weighted {
+    using Weighted::Weighted;
     void forward(Window& window, std::size_t rank, const std::vector<std::size_t>& peers) {
-      const std::span<float> parts = window.contribution<float>(dealt);
+      const std::span<float> parts = window.contribution<float>(brought);
       REQUIRE(parts.size() == 3 * peers.size());
       const auto value = [](std::size_t from, std::size_t to, std::size_t i) {
         return float(100 * from + 10 * to + i);
       };
       for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = value(rank, peers[i / 3], i % 3);
-      const Collected<float> came = window.collect<float>(dealt);
+      const Collected<float> came = window.collect<float>(brought);
       REQUIRE(came.ranks() == peers.size());
       for (std::size_t i = 0; i < parts.size(); ++i) CHECK(came.of(i / 3)[i % 3] == value(peers[i / 3], rank, i % 3));
     }
-    void backward(Window& window) { std::ranges::fill(window.gradient(weight), 0.0f); }
-    Parameter weight{{channels}, Initial::ones()};
-    Collective dealt{
-        3, {.kind = CollectiveKind::all_to_all, .type = DType::fp32, .backward = false, .axes = Axis::replicate}};
   };
   for (const int replicas : {1, 2, 3, 5}) {
     for (const int shards : {1, 2}) {
@@ -415,10 +396,10 @@ TEST_CASE("all_to_all_brings_each_rank_what_the_others_have_for_it") {
         std::vector<std::size_t> peers;
         for (int r = 0; r < replicas; ++r)
           peers.push_back(static_cast<std::size_t>(r * shards + world.rank() % shards));
-        Layer layer;
-        FullyShard model(world, {.replicas = static_cast<std::size_t>(replicas), .diagnostics = {.poison = true}});
-        model.add(layer, "layer");
-        model.finalize(Sgd{.learning_rate = 0.1f});
+        Layer layer(
+            3, {.kind = CollectiveKind::all_to_all, .type = DType::fp32, .backward = false, .axes = Axis::replicate});
+        toy::Model model(world, {.replicas = static_cast<std::size_t>(replicas), .diagnostics = {.poison = true}},
+                         Sgd{.learning_rate = 0.1f}, layer);
         for (int step = 0; step < 2; ++step) {
           model.forward(layer, static_cast<std::size_t>(world.rank()), peers);
           model.backward(layer);
@@ -482,31 +463,22 @@ TEST_CASE("what_throws_where_a_skipped_window_follows_the_others_ends_the_job") 
 }
 
 TEST_CASE("collective_in_a_window_of_another_kind_is_refused") {
-  struct Layer final : Module {
-    Layer() : weight({channels}, Initial::ones()), a(1, {.forward = false}) {}
-    void visit(ModuleVisitor& visitor) override { visitor("weight", weight), visitor("a", a); }
-    void forward(Window& window) { window.collect(a); }
-    Parameter weight;
-    Collective a;
+  struct Layer final : Weighted {
+    using Weighted::Weighted;
+    void forward(Window& window) { window.collect(brought); }
   };
-  const std::string text = toy::failure_of(1, [&](World& world) {
-    Layer layer;
-    FullyShard model(world, {});
-    model.add(layer, "layer");
-    model.finalize(Sgd{.learning_rate = 0.1f});
+  toy::check_failure("layer.brought is not declared for forward windows", 1, [&](World& world) {
+    Layer layer(1, {.forward = false});
+    toy::Model model(world, {}, Sgd{.learning_rate = 0.1f}, layer);
     model.forward(layer);
   });
-  INFO(text);
-  CHECK(text.find("layer.a is not declared for forward windows") != std::string::npos);
 }
 
 // One rank of many: the others bring zeros, which count as nothing.
 TEST_CASE("imagined_ranks_bring_nothing") {
   simulate({.ranks = 64}, [&](World& world) {
     Centring layer;
-    FullyShard model(world, {});
-    model.add(layer, "layer");
-    model.finalize(Sgd{.learning_rate = 0.1f});
+    toy::Model model(world, {}, Sgd{.learning_rate = 0.1f}, layer);
     const std::vector<float> x = samples_of(0, 1, 0);
     model.forward(layer, x);
     model.synchronize();
@@ -540,9 +512,7 @@ TEST_CASE("traced_step_has_its_collectives") {
   for (const int ranks : {1, 3}) {
     launch({.ranks = ranks}, [&](World& world) {
       Centring layer;
-      FullyShard model(world, {.micro_batches = 2});
-      model.add(layer, "layer");
-      model.finalize(Sgd{.learning_rate = 0.1f});
+      toy::Model model(world, {.micro_batches = 2}, Sgd{.learning_rate = 0.1f}, layer);
       Trace trace = model.trace({.first = 2, .last = 2, .next = 1});
       const std::vector<float> x = samples_of(world.rank(), ranks, 0);
       for (int step = 0; step < 3; ++step) {

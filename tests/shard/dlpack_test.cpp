@@ -14,11 +14,10 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/fully_shard.hpp"
 
-namespace {
 namespace dlpack_test {
 
-using tessera::DType;
-using tessera::plan::WindowKind;
+using namespace tessera;
+using plan::WindowKind;
 
 struct Delete {
   void operator()(DLManagedTensor* tensor) const { tensor->deleter(tensor); }
@@ -32,7 +31,7 @@ TEST_CASE("dlpack_views_are_laid_out_as_its_specification_says") {
   static_assert(sizeof(DLDevice) == 8 && sizeof(DLDataType) == 4);
   static_assert(sizeof(DLTensor) == 48 && sizeof(DLManagedTensor) == 64);
   float values[24];
-  const Owned view(tessera::dlpack_view(values, DType::fp32, {2, 3, 4}, tessera::Device::cpu()));
+  const Owned view(dlpack_view(values, DType::fp32, {2, 3, 4}, Device::cpu()));
   const DLTensor& tensor = view->dl_tensor;
   CHECK(tensor.data == values);
   CHECK(tensor.device.device_type == kDLCPU);
@@ -41,7 +40,7 @@ TEST_CASE("dlpack_views_are_laid_out_as_its_specification_says") {
   CHECK(strides_of(tensor) == std::vector<std::int64_t>{12, 4, 1});
   CHECK(tensor.byte_offset == 0);
 
-  const Owned scalar(tessera::dlpack_view(values, DType::fp32, {}, tessera::Device::cpu()));
+  const Owned scalar(dlpack_view(values, DType::fp32, {}, Device::cpu()));
   CHECK(scalar->dl_tensor.ndim == 0);
 }
 
@@ -53,7 +52,7 @@ TEST_CASE("dlpack_types_are_those_of_windows") {
   };
   for (const Case& each :
        {Case{DType::fp32, kDLFloat, 32}, Case{DType::bf16, kDLBfloat, 16}, Case{DType::fp16, kDLFloat, 16}}) {
-    const Owned view(tessera::dlpack_view(nullptr, each.type, {1}, tessera::Device::cpu()));
+    const Owned view(dlpack_view(nullptr, each.type, {1}, Device::cpu()));
     CHECK(int(view->dl_tensor.dtype.code) == each.code);
     CHECK(int(view->dl_tensor.dtype.bits) == each.bits);
     CHECK(int(view->dl_tensor.dtype.lanes) == 1);
@@ -62,34 +61,33 @@ TEST_CASE("dlpack_types_are_those_of_windows") {
 
 // Reads and writes a model through DLPack alone: the gradient is the input, so that the weight goes down by it.
 TEST_CASE("a_model_is_trained_through_dlpack_views_without_a_copy") {
-  tessera::launch({.ranks = 2}, [](tessera::World& world) {
-    tessera::Parameter weight({2, 3}, tessera::Initial::ones());
-    tessera::FullyShard model(world);
-    tessera::Unit& unit = model.add_unit("unit", std::vector<tessera::NamedParameter>{{"weight", &weight}});
-    model.finalize(tessera::Sgd{.learning_rate = 0.25f});
+  launch({.ranks = 2}, [](World& world) {
+    Parameter weight({2, 3}, Initial::ones());
+    FullyShard model(world);
+    Unit& unit = model.add_unit("unit", std::vector<NamedParameter>{{"weight", &weight}});
+    model.finalize(Sgd{.learning_rate = 0.25f});
     std::vector<void*> addresses;
     for (int step = 0; step < 2; ++step) {
-      model.within(unit, WindowKind::forward, [&](tessera::Window& window) {
-        const Owned view(tessera::dlpack_parameter(window, weight));
+      model.within(unit, WindowKind::forward, [&](Window& window) {
+        const Owned view(dlpack_parameter(window, weight));
         REQUIRE(shape_of(view->dl_tensor) == std::vector<std::int64_t>{2, 3});
         const auto* values = static_cast<const float*>(view->dl_tensor.data);
         CHECK(std::all_of(values, values + 6, [&](float value) { return value == 1.0f - 0.5f * float(step); }));
         CHECK(values == window.parameter(weight).data());
         addresses.push_back(view->dl_tensor.data);
       });
-      model.within(unit, WindowKind::backward, [&](tessera::Window& window) {
-        const Owned view(tessera::dlpack_gradient(window, weight));
+      model.within(unit, WindowKind::backward, [&](Window& window) {
+        const Owned view(dlpack_gradient(window, weight));
         auto* gradient = static_cast<float*>(view->dl_tensor.data);
         std::fill_n(gradient, 6, 1.0f + 2.0f * float(world.rank()));  // on average 2
       });
       model.update();
     }
     CHECK(addresses[0] == addresses[1]);
-    tessera::Window window = model.open(unit, WindowKind::forward);
-    CHECK_THROWS_AS(tessera::dlpack_gradient(window, weight), tessera::UsageError);
-    CHECK_THROWS_AS(tessera::dlpack_parameter<tessera::bf16>(window, weight), tessera::UsageError);
+    Window window = model.open(unit, WindowKind::forward);
+    CHECK_THROWS_AS(dlpack_gradient(window, weight), UsageError);
+    CHECK_THROWS_AS(dlpack_parameter<bf16>(window, weight), UsageError);
   });
 }
 
 }  // namespace dlpack_test
-}  // namespace

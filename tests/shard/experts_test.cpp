@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,11 +18,8 @@
 
 namespace experts_test {
 
+using namespace tessera;
 using plain::error;
-using tessera::AccumulationMode;
-using tessera::FullyShard;
-using tessera::FullyShardOptions;
-using tessera::Strategy;
 using toy::contains;
 using toy::failure_of;
 using toy::Values;
@@ -42,7 +38,7 @@ std::size_t expert_of(std::size_t token, int step, int rank, std::size_t replica
 
 // y = expert(x) of this replica, for the tokens that are sent to it; other rows are zero, and zero their gradients.
 struct Mixture {
-  Mixture(tessera::World& world, std::size_t experts)
+  Mixture(World& world, std::size_t experts)
       : replicas(experts),
         replica(std::size_t(world.rank()) / (std::size_t(world.size()) / experts)),
         rank(world.rank()),
@@ -50,7 +46,7 @@ struct Mixture {
         all(replicas * rows * widest),
         back(replicas * replicas * rows * widest) {
     const int ranks_of_replica = world.size() / int(replicas);
-    const tessera::Mesh mesh = world.mesh({{"replicate", int(replicas)}, {"shard", ranks_of_replica}});
+    const Mesh mesh = world.mesh({{"replicate", int(replicas)}, {"shard", ranks_of_replica}});
     tokens = world.make_communicator("tokens", {.group = mesh.group("replicate")});
     first_of_place = rank % ranks_of_replica;
     apart = ranks_of_replica;
@@ -61,7 +57,7 @@ struct Mixture {
   std::size_t chosen(std::size_t row, int step) const { return expert_of(row % rows, step, sender(row), replicas); }
 
   // Everybody's rows to everybody at this place of all replicas, those of other experts cleared.
-  void send(tessera::Stream& stream, const Values& mine, std::size_t width, int step) {
+  void send(Stream& stream, const Values& mine, std::size_t width, int step) {
     stream.submit([this, &mine, width] {
       std::copy(mine.begin(), mine.end(), all.begin() + std::ptrdiff_t(replica * rows * width));
     });
@@ -73,7 +69,7 @@ struct Mixture {
     });
   }
   // Copies back what the expert of each of this rank's rows made of it.
-  void bring_back(tessera::Stream& stream, const Values& results, std::size_t width, int step, Values& mine) {
+  void bring_back(Stream& stream, const Values& results, std::size_t width, int step, Values& mine) {
     stream.submit([this, &results, width] {
       std::copy_n(results.begin(), replicas * rows * width,
                   back.begin() + std::ptrdiff_t(replica * replicas * rows * width));
@@ -86,9 +82,9 @@ struct Mixture {
       }
     });
   }
-  void gather(tessera::Stream& stream, Values& values, std::size_t of_rank) {
+  void gather(Stream& stream, Values& values, std::size_t of_rank) {
     tokens->all_gather(stream, {.data = reinterpret_cast<std::byte*>(values.data()),
-                                .shard = tessera::Bytes(of_rank * sizeof(float)),
+                                .shard = Bytes(of_rank * sizeof(float)),
                                 .label = "tokens"});
   }
 
@@ -97,7 +93,7 @@ struct Mixture {
   Layer front{input_width, token_width, rows};
   Layer expert;
   Layer head{hidden_width, input_width, rows};
-  std::unique_ptr<tessera::Communicator> tokens;
+  std::unique_ptr<Communicator> tokens;
   Values all, back, x, made, dy, dmade;
 };
 
@@ -107,8 +103,7 @@ struct Job {
   bool optional = false;  // replica `step` of so many skips its expert, whose tokens are then worth nothing
 };
 FullyShardOptions on_mesh(std::size_t replicas) {
-  FullyShardOptions options;
-  options.replicas = replicas;
+  FullyShardOptions options{.replicas = replicas};
   return options;
 }
 
@@ -118,15 +113,14 @@ bool skips(const Job& job, std::size_t expert, int step) {
 
 void add_to(FullyShard& model, Mixture& net, const Job& job) {
   model.add(net.front, "front");
-  model.add(net.expert,
-            tessera::UnitOptions{.name = "expert", .optional = job.optional, .apart = tessera::Axis::replicate});
+  model.add(net.expert, UnitOptions{.name = "expert", .optional = job.optional, .apart = Axis::replicate});
   model.add(net.head, "head");
 }
 
 // The host waits for the stream where it changes what tasks use: the net is small.
 void pass(FullyShard& model, Mixture& net, const Job& job, int step, std::size_t micro) {
-  using tessera::plan::WindowKind;
-  tessera::Stream& stream = model.stream();
+  using plan::WindowKind;
+  Stream& stream = model.stream();
   const bool skipped = skips(job, net.replica, step);
   model.synchronize();
   net.x = toy::sample(rows * input_width, step, micro, net.rank, 0);
@@ -152,25 +146,24 @@ void pass(FullyShard& model, Mixture& net, const Job& job, int step, std::size_t
 }
 
 struct Trained {
-  std::map<std::string, Values> weights;  // by the names that files have
-  std::vector<double> norms;              // of rank 0, by step
+  toy::Weights weights;       // by the names that files have
+  std::vector<double> norms;  // of rank 0, by step
 };
 
 Trained train(const Job& job) {
   Trained result;
-  std::mutex mutex;
-  tessera::launch({.ranks = job.ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = job.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Mixture net(world, job.options.replicas);
     FullyShard model(world, job.options);
     add_to(model, net, job);
-    model.finalize(tessera::AdamW{.learning_rate = rate, .weight_decay = 0.0f, .clip_norm = 0.5f});
+    model.finalize(AdamW{.learning_rate = rate, .weight_decay = 0.0f, .clip_norm = 0.5f});
     for (int step = 0; step < steps; ++step) {
       for (std::size_t micro = 0; micro < job.options.micro_batches; ++micro) pass(model, net, job, step, micro);
       model.update();
       const double norm = model.last_step().gradient_norm;
       if (world.rank() == 0) result.norms.push_back(norm);
     }
-    toy::collect_weights(model, result.weights, mutex);
+    toy::collect_weights(model, result.weights);
   });
   return result;
 }
@@ -218,11 +211,7 @@ struct PlainMixture {
   // Returns the norm of all layers' mean gradients, those of experts once.
   double norm(double divisor) const {
     double squares = 0.0;
-    for (const auto& [name, layer] : layers) {
-      for (const plain::Numbers* gradient : {&layer.dweight, &layer.dbias}) {
-        for (const double value : *gradient) squares += value / divisor * value / divisor;
-      }
-    }
+    for (const auto& [name, layer] : layers) squares += layer.squares(divisor);
     return std::sqrt(squares);
   }
 
@@ -284,13 +273,13 @@ TEST_CASE("experts_of_replicas_are_bitwise_equal_between_strategies") {
       job.options.micro_batches = mode == AccumulationMode::local ? 2 : 1;
       job.options.accumulation = mode;
       const Trained reference = train(job);
-      for (const Strategy strategy : tessera::all_strategies) {
+      for (const Strategy strategy : all_strategies) {
         ++turn;
         job.optional = false;
         job.options.strategy = strategy;
         job.options.prefetch = turn % 3;
-        job.options.reshard_after_forward = turn % 2 == 0 ? tessera::Resharding(tessera::Axis::shard) : true;
-        job.options.bucket_cap = tessera::Bytes(turn % 2 == 0 ? 0 : 1 << 20);
+        job.options.reshard_after_forward = turn % 2 == 0 ? Resharding(Axis::shard) : true;
+        job.options.bucket_cap = Bytes(turn % 2 == 0 ? 0 : 1 << 20);
         job.options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
         if (turn % 2 == 0) job.options.diagnostics.delay_seed = turn;
         INFO(to_string(strategy) << " on " << mesh.replicas << " replicas of " << mesh.ranks_of_replica);
@@ -304,11 +293,11 @@ TEST_CASE("experts_of_replicas_are_bitwise_equal_between_strategies") {
 
 TEST_CASE("each_replica_has_its_own_values_also_after_recompile") {
   const Job job{.ranks = 4, .options = on_mesh(2)};
-  CHECK(failure_of(job.ranks, [&](tessera::World& world) {
+  CHECK(failure_of(job.ranks, [&](World& world) {
           Mixture net(world, 2);
           FullyShard model(world, job.options);
           add_to(model, net, job);
-          model.finalize(tessera::AdamW{.learning_rate = rate});
+          model.finalize(AdamW{.learning_rate = rate});
           pass(model, net, job, 0, 0);
           model.update();
           const Values expert = model.whole(net.expert.weight);
@@ -320,7 +309,7 @@ TEST_CASE("each_replica_has_its_own_values_also_after_recompile") {
               std::equal(all.begin(), all.begin() + std::ptrdiff_t(size), all.begin() + std::ptrdiff_t(2 * size)));
           // Norms by parameter: an expert's is its replica's alone, and squares add up to the whole over all of them.
           double squares = 0.0;
-          for (const tessera::GradientNorm& entry : model.gradient_norms()) {
+          for (const GradientNorm& entry : model.gradient_norms()) {
             const bool own = !model.plan().units[entry.parameter->unit()->index()].apart.empty();
             squares += entry.norm * entry.norm / (own ? 1.0 : 2.0);
           }
@@ -338,21 +327,20 @@ TEST_CASE("each_replica_has_its_own_values_also_after_recompile") {
 }
 
 // State that is not trained is one in each replica.
-struct Counting : tessera::Module {
-  void visit(tessera::ModuleVisitor& visitor) override { visitor("layer", layer), visitor("count", count); }
+struct Counting : Module {
+  void visit(ModuleVisitor& visitor) override { visitor("layer", layer), visitor("count", count); }
   Layer layer{2, 2, rows};
-  tessera::Buffer count{{3}, tessera::Initial::normal(0.0f, 1.0f)};
+  Buffer count{{3}, Initial::normal(0.0f, 1.0f)};
 };
 
 TEST_CASE("buffers_of_experts_become_those_of_the_first_rank_of_their_replica") {
-  CHECK(failure_of(6, [&](tessera::World& world) {
+  CHECK(failure_of(6, [&](World& world) {
           Counting counting;
           FullyShard model(world, on_mesh(2));
-          model.add(counting, tessera::UnitOptions{.name = "expert", .apart = tessera::Axis::replicate});
-          model.finalize(tessera::AdamW{.learning_rate = rate});
+          model.add(counting, UnitOptions{.name = "expert", .apart = Axis::replicate});
+          model.finalize(AdamW{.learning_rate = rate});
           Values expected(3);
-          tessera::Initial::normal(0.0f, 1.0f)
-              .fill(expected, 0, "expert." + std::to_string(world.rank() / 3) + ".count", 0);
+          Initial::normal(0.0f, 1.0f).fill(expected, 0, "expert." + std::to_string(world.rank() / 3) + ".count", 0);
           CHECK(toy::same_bits(Values(model.buffer(counting.count).begin(), model.buffer(counting.count).end()),
                                expected));
           model.buffer(counting.count)[1] = float(world.rank());
@@ -362,25 +350,20 @@ TEST_CASE("buffers_of_experts_become_those_of_the_first_rank_of_their_replica") 
 }
 
 TEST_CASE("what_experts_do_not_go_with_is_named") {
-  CHECK(contains(failure_of(2,
-                            [&](tessera::World& world) {
-                              Layer layer(2, 2, rows);
-                              FullyShard model(world, {.replicas = 2, .outer = {.every = 3}});
-                              model.add(layer,
-                                        tessera::UnitOptions{.name = "expert", .apart = tessera::Axis::replicate});
-                              model.finalize(tessera::AdamW{});
-                            }),
-                 "unit expert has other values along replicate, which does not go with outer steps"));
-  CHECK(contains(failure_of(2,
-                            [&](tessera::World& world) {
-                              Layer expert(2, 2, rows), other(2, 2, rows);
-                              FullyShard model(world, on_mesh(2));
-                              model.add(expert,
-                                        tessera::UnitOptions{.name = "expert", .apart = tessera::Axis::replicate});
-                              model.add(other, "expert.1");
-                              model.finalize(tessera::AdamW{});
-                            }),
-                 "two parameters have the name \"expert.1.weight\""));
+  toy::check_failure("unit expert has other values along replicate, which does not go with outer steps", 2,
+                     [&](World& world) {
+                       Layer layer(2, 2, rows);
+                       FullyShard model(world, {.replicas = 2, .outer = {.every = 3}});
+                       model.add(layer, UnitOptions{.name = "expert", .apart = Axis::replicate});
+                       model.finalize(AdamW{});
+                     });
+  toy::check_failure("two parameters have the name \"expert.1.weight\"", 2, [&](World& world) {
+    Layer expert(2, 2, rows), other(2, 2, rows);
+    FullyShard model(world, on_mesh(2));
+    model.add(expert, UnitOptions{.name = "expert", .apart = Axis::replicate});
+    model.add(other, "expert.1");
+    model.finalize(AdamW{});
+  });
 }
 
 }  // namespace experts_test

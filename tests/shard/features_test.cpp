@@ -9,40 +9,22 @@
 #include <map>
 #include <string>
 
+#include "../windows.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
 #include "tessera/plan/checkpoint_memory.hpp"
 #include "toy_model.hpp"
 
-namespace {
+namespace features_test {
 
-using tessera::Buffer;
-using tessera::FullyShard;
-using tessera::FullyShardOptions;
-using tessera::Parameter;
-using tessera::ParameterPiece;
-using tessera::Strategy;
-using tessera::World;
-using tessera::plan::WindowKind;
+using namespace tessera;
+using plan::WindowKind;
 using toy::Values;
 using Layer = toy::Layer<float>;
 
-// Two layers and one fixed batch per rank.
-struct Job {
-  Job(World& world, FullyShardOptions options, tessera::UnitOptions second_unit = {})
-      : first(5, 13, 2), second(13, 3, 2), model(world, std::move(options)), x(toy::sample(10, 0, 0, world.rank(), 0)) {
-    model.add(first, "first");
-    second_unit.name = "second";
-    model.add(second, second_unit);
-  }
-  void finalize() { model.finalize(tessera::AdamW{.learning_rate = 0.01f, .clip_norm = 0.1f}); }
-  void step() {
-    model.forward(first, x);
-    model.forward(second, first.y);
-    model.backward(second, dy);
-    model.backward(first, second.dx);
-    model.update();
-  }
+struct Job : toy::TwoLayers {
+  using TwoLayers::TwoLayers;
+  void finalize() { model.finalize(AdamW{.learning_rate = 0.01f, .clip_norm = 0.1f}); }
   std::map<std::string, Values> all(std::string_view state = "master") {
     std::map<std::string, Values> result;
     for (const Layer* layer : {&first, &second}) {
@@ -53,23 +35,16 @@ struct Job {
     }
     return result;
   }
-
-  Layer first, second;
-  FullyShard model;
-  Values x;
-  Values dy = Values(6, 0.25f);
 };
 
 template <typename Body>
 void on_every_strategy(Body body) {
-  for (const Strategy strategy : tessera::flat_strategies) {
+  for (const Strategy strategy : flat_strategies) {
     for (const int ranks : {1, 3, 5}) {
-      FullyShardOptions options;
-      options.strategy = strategy;
-      options.diagnostics = {.poison = true, .touch = true};
+      FullyShardOptions options{.strategy = strategy, .diagnostics = {.poison = true, .touch = true}};
       CAPTURE(to_string(strategy));
       CAPTURE(ranks);
-      tessera::launch({.ranks = ranks}, [&](World& world) { body(world, options); });
+      launch({.ranks = ranks}, [&](World& world) { body(world, options); });
     }
   }
 }
@@ -88,7 +63,7 @@ TEST_CASE("a_frozen_parameter_keeps_its_bits_while_the_others_learn") {
       CHECK(toy::same_bits(values, before.at(name)) == (name == "first.weight"));
     }
     CHECK_THROWS_WITH_AS(job.model.whole(job.first.weight, "m"), doctest::Contains("first.weight is frozen"),
-                         tessera::UsageError);
+                         UsageError);
   });
 }
 
@@ -121,16 +96,16 @@ TEST_CASE("recompiling_keeps_weights_and_states_and_trains_what_was_thawed") {
 TEST_CASE("what_is_thawed_takes_the_steps_of_a_parameter_that_is_new") {
   on_every_strategy([](World& world, const FullyShardOptions& options) {
     constexpr float rate = 1e-3f;
-    tessera::Parameter old({130}, tessera::Initial::ones()), thawed({70}, tessera::Initial::ones());
+    Parameter old({130}, Initial::ones()), thawed({70}, Initial::ones());
     thawed.set_frozen(true);
     FullyShard model(world, options);
-    const tessera::NamedParameter parameters[] = {{"old", &old}, {"thawed", &thawed}};
-    tessera::Unit& unit = model.add_unit("unit", parameters);
-    model.finalize(tessera::AdamW{.learning_rate = rate, .weight_decay = 0.0f});
+    const NamedParameter parameters[] = {{"old", &old}, {"thawed", &thawed}};
+    Unit& unit = model.add_unit("unit", parameters);
+    model.finalize(AdamW{.learning_rate = rate, .weight_decay = 0.0f});
     const auto step = [&] {
-      model.within(unit, WindowKind::forward, [](tessera::Window&) {});
-      model.within(unit, WindowKind::backward, [&](tessera::Window& window) {
-        for (tessera::Parameter* each : {&old, &thawed}) {
+      model.within(unit, WindowKind::forward, [](Window&) {});
+      model.within(unit, WindowKind::backward, [&](Window& window) {
+        for (Parameter* each : {&old, &thawed}) {
           if (!window.trains(*each)) continue;
           for (float& value : window.gradient(*each)) value = 1.0f;
         }
@@ -174,18 +149,16 @@ TEST_CASE("recompiling_what_did_not_change_leaves_every_later_bit_alone") {
 }
 
 TEST_CASE("asking_for_a_frozen_parameters_gradient_is_an_error_that_names_it") {
-  tessera::launch({.ranks = 1}, [](World& world) {
-    Job job(world, {});
+  launch({.ranks = 1}, [](World& world) {
+    Job job(world);
     job.first.bias.set_frozen(true);
     job.finalize();
-    job.model.forward(job.first, job.x);
-    job.model.forward(job.second, job.first.y);
+    job.forward();
     job.model.backward(job.second, job.dy);
-    auto window = job.model.open(const_cast<tessera::Unit&>(job.model.unit(0)), WindowKind::backward);
+    auto window = job.model.open(*job.first_unit, WindowKind::backward);
     CHECK_FALSE(window.trains(job.first.bias));
     CHECK(window.trains(job.first.weight));
-    CHECK_THROWS_WITH_AS(window.gradient(job.first.bias), doctest::Contains("first.bias is frozen"),
-                         tessera::UsageError);
+    CHECK_THROWS_WITH_AS(window.gradient(job.first.bias), doctest::Contains("first.bias is frozen"), UsageError);
     window.gradient(job.first.weight);
     window.close();
   });
@@ -194,25 +167,25 @@ TEST_CASE("asking_for_a_frozen_parameters_gradient_is_an_error_that_names_it") {
 // ---- untrained state ----
 
 // Counts its samples, and adds up its inputs.
-class Counting : public tessera::Module {
+class Counting : public Module {
  public:
-  void visit(tessera::ModuleVisitor& visitor) override {
+  void visit(ModuleVisitor& visitor) override {
     visitor("layer", layer);
     visitor("count", count);
     visitor("sums", sums);
   }
-  const Values& forward(tessera::Window& window, const Values& x) {
+  const Values& forward(Window& window, const Values& x) {
     window.stream().submit([&x, counted = window.buffer(count), summed = window.buffer(sums)] {
       counted[0] += 2.0f;
       for (std::size_t i = 0; i < x.size(); ++i) summed[i % summed.size()] += x[i];
     });
     return layer.forward(window, x);
   }
-  const Values& backward(tessera::Window& window, const Values& dy) { return layer.backward(window, dy); }
+  const Values& backward(Window& window, const Values& dy) { return layer.backward(window, dy); }
 
   Layer layer{5, 3, 2};
   Buffer count{{}};
-  Buffer sums{{5}, tessera::Initial::ones()};
+  Buffer sums{{5}, Initial::ones()};
 };
 
 TEST_CASE("buffers_live_through_steps_and_become_rank_0s_when_synchronized") {
@@ -220,7 +193,7 @@ TEST_CASE("buffers_live_through_steps_and_become_rank_0s_when_synchronized") {
     Counting module;
     FullyShard model(world, options);
     model.add(module, {.name = "counting"});
-    model.finalize(tessera::AdamW{});
+    model.finalize(AdamW{});
     CHECK(module.sums.name() == "counting.sums");
     const Values x = toy::sample(10, 0, 0, world.rank(), 0);
     const Values dy(6, 0.5f);
@@ -247,8 +220,7 @@ TEST_CASE("buffers_live_through_steps_and_become_rank_0s_when_synchronized") {
     }
     CHECK(toy::same_bits(held(), of_rank_0));
     Buffer stranger({2});
-    CHECK_THROWS_WITH_AS(model.buffer(stranger), doctest::Contains("does not belong to this model"),
-                         tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.buffer(stranger), doctest::Contains("does not belong to this model"), UsageError);
   });
 }
 
@@ -295,18 +267,17 @@ TEST_CASE("when_every_rank_skips_a_unit_it_is_only_decayed_by_nothing") {
 
 TEST_CASE("a_forgotten_gradient_is_found_also_when_the_units_last_window_is_skipped") {
   using enum WindowKind;
-  FullyShardOptions options;
-  options.program = tessera::plan::Program{{{0, forward}, {0, forward}, {0, backward}, {0, backward}}, {}};
+  FullyShardOptions options{.program = tests::program("f0 f0 b0 b0")};
   const auto run = [&](bool forgets) {
-    tessera::launch({.ranks = 1}, [&](World& world) {
+    launch({.ranks = 1}, [&](World& world) {
       Layer layer(5, 3, 2);
       FullyShard model(world, options);
-      tessera::Unit& unit = model.add(layer, {.name = "layer", .optional = true});
-      model.finalize(tessera::AdamW{});
+      Unit& unit = model.add(layer, {.name = "layer", .optional = true});
+      model.finalize(AdamW{});
       const Values x = toy::sample(10, 0, 0, 0, 0);
       model.forward(layer, x);
       model.skip(layer, forward);
-      model.within(unit, backward, [&](tessera::Window& window) {
+      model.within(unit, backward, [&](Window& window) {
         if (!forgets) layer.backward(window, Values(6, 0.5f));
       });
       model.skip(layer, backward);
@@ -314,16 +285,15 @@ TEST_CASE("a_forgotten_gradient_is_found_also_when_the_units_last_window_is_skip
     });
   };
   CHECK_NOTHROW(run(false));
-  CHECK_THROWS_WITH_AS(run(true), doctest::Contains("gradient of layer.weight was never asked for"),
-                       tessera::UsageError);
+  CHECK_THROWS_WITH_AS(run(true), doctest::Contains("gradient of layer.weight was never asked for"), UsageError);
 }
 
 TEST_CASE("only_an_optional_unit_may_be_skipped") {
-  tessera::launch({.ranks = 1}, [](World& world) {
-    Job job(world, {});
+  launch({.ranks = 1}, [](World& world) {
+    Job job(world);
     job.finalize();
     CHECK_THROWS_WITH_AS(job.model.skip(job.first, WindowKind::forward),
-                         doctest::Contains("unit first cannot be skipped"), tessera::UsageError);
+                         doctest::Contains("unit first cannot be skipped"), UsageError);
   });
 }
 
@@ -333,7 +303,7 @@ TEST_CASE("a_hook_sees_every_shard_once_a_step_and_what_it_writes_counts") {
   on_every_strategy([](World& world, const FullyShardOptions& options) {
     Job plain(world, options), hooked(world, options);
     std::map<std::string, std::size_t> seen;
-    hooked.model.on_reduced_gradient([&](const tessera::ReducedGradient& gradient) {
+    hooked.model.on_reduced_gradient([&](const ReducedGradient& gradient) {
       for (const ParameterPiece& piece : gradient.pieces) {
         seen[piece.parameter->name()] += piece.values.size();
         gradient.stream.submit([values = piece.values] {
@@ -356,21 +326,20 @@ TEST_CASE("a_hook_sees_every_shard_once_a_step_and_what_it_writes_counts") {
         CHECK(world.sum(double(seen[parameter->name()]), "seen") == double(parameter->elements()));
       }
     }
-    CHECK_THROWS_WITH_AS(hooked.model.on_reduced_gradient({}), doctest::Contains("after finalize()"),
-                         tessera::UsageError);
+    CHECK_THROWS_WITH_AS(hooked.model.on_reduced_gradient({}), doctest::Contains("after finalize()"), UsageError);
   });
 }
 
 TEST_CASE("norms_of_the_parameters_add_up_to_the_global_one") {
   on_every_strategy([](World& world, const FullyShardOptions& options) {
     FullyShardOptions scaled = options;
-    scaled.loss_scaling = tessera::kernels::LossScaling{.initial = 4};
+    scaled.loss_scaling = kernels::LossScaling{.initial = 4};
     Job job(world, scaled);
     job.finalize();
     for (float& value : job.dy) value *= 4.0f;
     job.step();
     double squares = 0.0;
-    for (const tessera::GradientNorm& entry : job.model.gradient_norms()) squares += entry.norm * entry.norm;
+    for (const GradientNorm& entry : job.model.gradient_norms()) squares += entry.norm * entry.norm;
     CHECK(std::sqrt(squares) == doctest::Approx(job.model.last_step().gradient_norm).epsilon(1e-6));
   });
 }
@@ -380,45 +349,18 @@ TEST_CASE("norms_of_the_parameters_add_up_to_the_global_one") {
 TEST_CASE("several_forwards_may_come_before_a_backward") {
   on_every_strategy([](World& world, FullyShardOptions options) {
     using enum WindowKind;
-    options.program = tessera::plan::Program{{{0, forward},
-                                              {1, forward},
-                                              {0, forward},
-                                              {1, forward},
-                                              {1, backward},
-                                              {0, backward},
-                                              {1, backward},
-                                              {0, backward}},
-                                             {}};
-    Layer first(5, 13, 2), second(13, 3, 2);
-    FullyShard model(world, options);
-    model.add(first, "first");
-    model.add(second, "second");
-    model.finalize(tessera::Sgd{.learning_rate = 0.1f});
-    const Values dy(6, 0.25f);
-    const Values x = toy::sample(10, 0, 0, 0, 0);
-    // The same sample twice, with its activations in between: twice the gradient of one pass.
-    for (int pass = 0; pass < 2; ++pass) {
-      model.forward(first, x);
-      model.forward(second, first.y);
-    }
-    for (int pass = 0; pass < 2; ++pass) {
-      model.backward(second, dy);
-      model.backward(first, second.dx);
-    }
-    model.update();
-    const Values twice = model.whole(first.weight, "gradient");
+    options.program = tests::program("f0 f1 f0 f1 b1 b0 b1 b0");
+    const auto gradient_of = [&](int passes) {  // of the same sample, with its activations in between
+      Job job(world, options);
+      job.model.finalize(Sgd{.learning_rate = 0.1f});
+      for (int pass = 0; pass < passes; ++pass) job.forward();
+      for (int pass = 0; pass < passes; ++pass) job.backward();
+      job.model.update();
+      return job.model.whole(job.first.weight, "gradient");
+    };
+    const Values twice = gradient_of(2);
     options.program.reset();
-    Layer one(5, 13, 2), two(13, 3, 2);
-    FullyShard single(world, options);
-    single.add(one, "first");
-    single.add(two, "second");
-    single.finalize(tessera::Sgd{.learning_rate = 0.1f});
-    single.forward(one, x);
-    single.forward(two, one.y);
-    single.backward(two, dy);
-    single.backward(one, two.dx);
-    single.update();
-    Values expected = single.whole(one.weight, "gradient");
+    Values expected = gradient_of(1);
     for (float& value : expected) value *= 2.0f;
     CHECK(toy::same_bits(twice, expected));
   });
@@ -427,10 +369,8 @@ TEST_CASE("several_forwards_may_come_before_a_backward") {
 // ---- the block for activations ----
 
 TEST_CASE("the_activation_block_is_the_arenas_and_keeps_its_address") {
-  tessera::launch({.ranks = 2}, [](World& world) {
-    FullyShardOptions options;
-    options.activations = tessera::Bytes(12345);
-    Job job(world, options);
+  launch({.ranks = 2}, [](World& world) {
+    Job job(world, {.activations = Bytes(12345)});
     job.finalize();
     const auto block = job.model.activation_memory();
     CHECK(block.size() == 12345);
@@ -439,7 +379,7 @@ TEST_CASE("the_activation_block_is_the_arenas_and_keeps_its_address") {
     job.step();
     CHECK(job.model.activation_memory().data() == block.data());
     CHECK(block.front() == std::byte{7});
-    Job without(world, {});
+    Job without(world);
     without.finalize();
     CHECK(without.model.activation_memory().empty());
   });
@@ -448,15 +388,13 @@ TEST_CASE("the_activation_block_is_the_arenas_and_keeps_its_address") {
 // ---- what checkpoints need ----
 
 TEST_CASE("memory_of_checkpoints_is_the_arenas_and_as_large_as_asked_for") {
-  tessera::launch({.ranks = 3}, [](World& world) {
-    FullyShardOptions options;
-    options.checkpointing = tessera::Checkpointing::background;
-    Job job(world, options);
+  launch({.ranks = 3}, [](World& world) {
+    Job job(world, {.checkpointing = Checkpointing::background});
     job.finalize();
     const auto memory = job.model.checkpoint_memory();
-    CHECK(memory.staging.size() == tessera::plan::checkpoint_staging(3).size().count());
-    CHECK(memory.copy.size() == tessera::plan::checkpoint_copy(job.model.plan()).count());
-    Job without(world, {});
+    CHECK(memory.staging.size() == plan::checkpoint_staging(3).size().count());
+    CHECK(memory.copy.size() == plan::checkpoint_copy(job.model.plan()).count());
+    Job without(world);
     without.finalize();
     CHECK(without.model.checkpoint_memory().staging.empty());
     CHECK(without.model.checkpoint_memory().copy.empty());
@@ -464,13 +402,12 @@ TEST_CASE("memory_of_checkpoints_is_the_arenas_and_as_large_as_asked_for") {
 }
 
 TEST_CASE("a_plan_that_is_held_is_not_recompiled_and_the_error_says_why") {
-  tessera::launch({.ranks = 2}, [](World& world) {
-    Job job(world, {});
+  launch({.ranks = 2}, [](World& world) {
+    Job job(world);
     job.finalize();
     auto held = job.model.hold_plan("somebody reads its memory");
     static_cast<void>(*job.model.hold_plan("somebody else does, for a moment"));
-    CHECK_THROWS_WITH_AS(job.model.recompile(), "recompile() was called while somebody reads its memory",
-                         tessera::UsageError);
+    CHECK_THROWS_WITH_AS(job.model.recompile(), "recompile() was called while somebody reads its memory", UsageError);
     held.reset();
     job.model.recompile();
     job.step();
@@ -481,30 +418,28 @@ TEST_CASE("a_plan_that_is_held_is_not_recompiled_and_the_error_says_why") {
 TEST_CASE("a_recompile_that_fails_half_way_says_that_the_values_are_gone") {
   class Exhausted final : public toy::IdleOptimizer {
    public:
-    std::unique_ptr<tessera::UnitUpdate> prepare(std::span<const tessera::OptimizerRun>) const override {
-      if (++calls_ == 2) throw tessera::MemoryError("no memory is left");
+    std::unique_ptr<UnitUpdate> prepare(std::span<const OptimizerRun>) const override {
+      if (++calls_ == 2) throw MemoryError("no memory is left");
       return nullptr;
     }
 
    private:
     mutable int calls_ = 0;
   };
-  tessera::launch({.ranks = 1}, [](World& world) {
+  launch({.ranks = 1}, [](World& world) {
     Layer layer(5, 3, 2);
-    FullyShard model(world);
-    model.add(layer, "layer");
-    model.finalize(std::make_unique<Exhausted>());
-    CHECK_THROWS_WITH_AS(model.recompile(), "no memory is left", tessera::MemoryError);
+    toy::Model model(world, {}, std::make_unique<Exhausted>(), layer);
+    CHECK_THROWS_WITH_AS(model.recompile(), "no memory is left", MemoryError);
     const char* const gone = "recompile() failed half way";
-    CHECK_THROWS_WITH_AS(model.last_step(), doctest::Contains(gone), tessera::UsageError);
-    CHECK_THROWS_WITH_AS(model.recompile(), doctest::Contains(gone), tessera::UsageError);
-    CHECK_THROWS_WITH_AS(model.finalize(tessera::AdamW{}), doctest::Contains(gone), tessera::UsageError);
+    CHECK_THROWS_WITH_AS(model.last_step(), doctest::Contains(gone), UsageError);
+    CHECK_THROWS_WITH_AS(model.recompile(), doctest::Contains(gone), UsageError);
+    CHECK_THROWS_WITH_AS(model.finalize(AdamW{}), doctest::Contains(gone), UsageError);
   });
 }
 
 TEST_CASE("step_scalars_are_read_and_replaced_between_steps") {
-  tessera::launch({.ranks = 2}, [](World& world) {
-    Job job(world, {});
+  launch({.ranks = 2}, [](World& world) {
+    Job job(world);
     job.finalize();
     job.step();
     auto scalars = job.model.step_scalars();
@@ -521,8 +456,8 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
     std::atomic<int> told = 0;
     std::string text;
     const int ranks = static_cast<int>(counts.size());
-    tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
-      tessera::FullyShardOptions options{.replicas = replicas};
+    launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+      FullyShardOptions options{.replicas = replicas};
       if (replicas > 1) options.outer.every = 4;
       Job job(world, options);
       job.finalize();
@@ -534,7 +469,7 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
         for (std::int64_t& count : counts_begun.front()) count = mine;
         if (!begun) job.model.set_step_scalars(scalars);
         if (begun) job.model.set_states_begun(counts_begun);
-      } catch (const tessera::CommunicationError& error) {
+      } catch (const CommunicationError& error) {
         if (++told == 1) text = error.what();
       }
       world.barrier("told");
@@ -558,13 +493,13 @@ TEST_CASE("ranks_that_set_other_counts_than_those_that_they_take_steps_with_are_
 
 // All of these are of one size.
 TEST_CASE("ranks_that_ask_for_the_values_of_different_states_are_told") {
-  CHECK_THROWS_WITH_AS(tessera::launch({.ranks = 2},
-                                       [](World& world) {
-                                         Job job(world, {});
-                                         job.finalize();
-                                         job.model.whole(job.first.weight, world.rank() == 1 ? "m" : "master");
-                                       }),
-                       doctest::Contains("\"whole(first.weight), m\""), tessera::CommunicationError);
+  CHECK_THROWS_WITH_AS(launch({.ranks = 2},
+                              [](World& world) {
+                                Job job(world);
+                                job.finalize();
+                                job.model.whole(job.first.weight, world.rank() == 1 ? "m" : "master");
+                              }),
+                       doctest::Contains("\"whole(first.weight), m\""), CommunicationError);
 }
 
 std::ptrdiff_t threads() {
@@ -572,15 +507,12 @@ std::ptrdiff_t threads() {
 }
 
 // The streams' threads, after a step of two layers.
-std::ptrdiff_t threads_of_a_model(std::size_t width, const tessera::Diagnostics& diagnostics = {}) {
+std::ptrdiff_t threads_of_a_model(std::size_t width, const Diagnostics& diagnostics = {}) {
   std::ptrdiff_t more = 0;
-  tessera::launch({.ranks = 1}, [&](World& world) {
+  launch({.ranks = 1}, [&](World& world) {
     const std::ptrdiff_t before = threads();
     Layer first(5, width, 2), second(width, 3, 2);
-    FullyShard model(world, {.diagnostics = diagnostics});
-    model.add(first, "first");
-    model.add(second, "second");
-    model.finalize(tessera::AdamW{});
+    toy::Model model(world, {.diagnostics = diagnostics}, AdamW{}, first, second);
     const Values x(10, 0.5f), dy(6, 0.25f);  // layers look at them until their backward pass
     model.forward(second, model.forward(first, x));
     model.backward(first, model.backward(second, dy));
@@ -597,4 +529,4 @@ TEST_CASE("a_rank_alone_has_threads_for_large_units_only") {
   CHECK(threads_of_a_model(13, {.delay_seed = 7}) == 2);
 }
 
-}  // namespace
+}  // namespace features_test

@@ -8,9 +8,9 @@
 #include "tessera/base/philox.hpp"
 #include "tessera/shard/initial.hpp"
 
-namespace {
+namespace initial_test {
 
-using tessera::Initial;
+using namespace tessera;
 using Values = std::vector<float>;
 
 Values draw(const Initial& initial, std::uint64_t seed, std::string_view name, std::uint64_t first, std::size_t count) {
@@ -21,12 +21,11 @@ Values draw(const Initial& initial, std::uint64_t seed, std::string_view name, s
 
 // Known answers of the reference implementation (Random123's kat_vectors).
 TEST_CASE("philox_gives_the_published_vectors") {
-  using tessera::philox;
-  CHECK(philox({0, 0, 0, 0}, {0, 0}) == tessera::PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(philox({0, 0, 0, 0}, {0, 0}) == PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
-        tessera::PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+        PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
-        tessera::PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+        PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 TEST_CASE("a_piece_has_the_values_of_the_whole") {
@@ -68,4 +67,4 @@ TEST_CASE("distributions_have_their_moments_and_bounds") {
   CHECK(std::sqrt(normal_square) == doctest::Approx(2.0).epsilon(0.01));
 }
 
-}  // namespace
+}  // namespace initial_test

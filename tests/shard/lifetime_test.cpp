@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -20,13 +19,11 @@
 
 namespace lifetime_test {
 
-using tessera::FullyShard;
-using tessera::UsageError;
-using tessera::World;
-using tessera::plan::WindowKind;
+using namespace tessera;
+using plan::WindowKind;
 using Layer = toy::Layer<float>;
 
-void alone(const std::function<void(World&)>& body) { tessera::launch({.ranks = 1}, body); }
+void alone(const std::function<void(World&)>& body) { launch({.ranks = 1}, body); }
 
 void step(FullyShard& model, Layer& layer) {
   const toy::Values x(8, 0.5f), dy(10, 0.25f);
@@ -36,15 +33,15 @@ void step(FullyShard& model, Layer& layer) {
   model.synchronize();
 }
 
-class WithState : public tessera::Module {
+class WithState : public Module {
  public:
-  void visit(tessera::ModuleVisitor& visitor) override {
+  void visit(ModuleVisitor& visitor) override {
     visitor("weight", weight);
     visitor("mean", mean);
     if (broken) visitor("again", weight);
   }
-  tessera::Parameter weight{{3}, tessera::Initial::ones()};
-  tessera::Buffer mean{{2}};
+  Parameter weight{{3}, Initial::ones()};
+  Buffer mean{{2}};
   bool broken = false;
 };
 
@@ -53,9 +50,9 @@ TEST_CASE("a_module_trains_in_another_model_after_the_first_is_gone") {
     Layer layer(4, 5, 2);
     for (int run = 0; run < 3; ++run) {
       FullyShard model(world);
-      const tessera::Unit& unit = model.add(layer, "run" + std::to_string(run));
+      const Unit& unit = model.add(layer, "run" + std::to_string(run));
       CHECK(layer.weight.unit() == &unit);
-      model.finalize(tessera::AdamW{});
+      model.finalize(AdamW{});
       step(model, layer);
       CHECK(layer.weight.name() == "run" + std::to_string(run) + ".weight");
     }
@@ -64,20 +61,20 @@ TEST_CASE("a_module_trains_in_another_model_after_the_first_is_gone") {
 }
 
 // Two layers, of which the first calls the second inside its window.
-struct Around : tessera::Module {
-  void visit(tessera::ModuleVisitor& visitor) override { visitor("layer", layer), visitor("inner", inner); }
-  const toy::Values& forward(tessera::Window& window, const toy::Values& x) {
+struct Around : Module {
+  void visit(ModuleVisitor& visitor) override { visitor("layer", layer), visitor("inner", inner); }
+  const toy::Values& forward(Window& window, const toy::Values& x) {
     return layer.forward(window, window.forward(inner, x));
   }
-  const toy::Values& backward(tessera::Window& window, const toy::Values& dy) {
+  const toy::Values& backward(Window& window, const toy::Values& dy) {
     return window.backward(inner, layer.backward(window, dy));
   }
   Layer layer{5, 4, 2}, inner{4, 5, 2};
 };
 
 // A rank's life of a model: it ends at the first place where `goes_on` says no, or after two steps and `at_the_end`.
-void train_until(World& world, Around& around, const tessera::FullyShardOptions& options,
-                 const std::function<bool()>& goes_on, const std::function<void(FullyShard&)>& at_the_end) {
+void train_until(World& world, Around& around, const FullyShardOptions& options, const std::function<bool()>& goes_on,
+                 const std::function<void(FullyShard&)>& at_the_end) {
   const toy::Values x(8, 0.5f + 0.1f * float(world.rank())), dy(8, 0.25f);
   FullyShard model(world, options);
   if (!goes_on()) return;
@@ -86,11 +83,11 @@ void train_until(World& world, Around& around, const tessera::FullyShardOptions&
   if (!goes_on()) return;
   model.add_program({.pass = [&] { model.forward(around, x), model.backward(around, dy); },
                      .evaluation_pass = [&] { model.evaluate(around, x); }});
-  model.finalize(tessera::AdamW{});
+  model.finalize(AdamW{});
   if (!goes_on()) return;
   for (int step = 0; step < 2; ++step) {
     for (int micro = 0; micro < 2; ++micro) {
-      std::optional<tessera::Window> window(model.open(model.unit(1), WindowKind::forward));
+      std::optional<Window> window(model.open(model.unit(1), WindowKind::forward));
       if (!goes_on()) return;  // the window ends first, still open
       const toy::Values& y = window->forward(around.inner, x);
       if (!goes_on()) return;
@@ -109,14 +106,14 @@ void train_until(World& world, Around& around, const tessera::FullyShardOptions&
 
 // Ranks end their models at the same place, with work on every stream, the host ahead of it, or a pass half done.
 TEST_CASE("a_model_may_end_at_any_point_and_its_modules_train_in_the_next") {
-  for (const auto strategy : {tessera::Strategy::ddp, tessera::Strategy::fsdp}) {
-    tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+  for (const auto strategy : {Strategy::ddp, Strategy::fsdp}) {
+    launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
       Around around;
-      tessera::FullyShardOptions options{.strategy = strategy, .micro_batches = 2};
+      FullyShardOptions options{.strategy = strategy, .micro_batches = 2};
       options.diagnostics = {.delay_seed = 3, .poison = true, .queue_compute = true};
       const auto train = [&](std::size_t places) {
         options.prefetch = places % 2;
-        std::map<std::string, toy::Values> weights;
+        toy::Weights weights;
         std::size_t left = places;
         const auto collect = [&](FullyShard& model) {
           for (const auto* layer : {&around.layer, &around.inner}) {
@@ -143,8 +140,7 @@ TEST_CASE("a_model_may_end_at_any_point_and_its_modules_train_in_the_next") {
 
 TEST_CASE("modules_of_a_model_that_failed_train_in_the_next_job") {
   const auto job = [](std::vector<std::unique_ptr<Around>>& nets, int thrower) {
-    std::map<std::string, toy::Values> weights;
-    std::mutex mutex;
+    toy::Weights weights;
     const std::string failure = toy::failure_of(3, [&](World& world) {
       Around& around = *nets[std::size_t(world.rank())];
       const auto goes_on = [&, places = 0]() mutable {
@@ -152,7 +148,7 @@ TEST_CASE("modules_of_a_model_that_failed_train_in_the_next_job") {
         return true;
       };
       train_until(world, around, {.micro_batches = 2}, goes_on,
-                  [&](FullyShard& model) { toy::collect_weights(model, weights, mutex); });
+                  [&](FullyShard& model) { toy::collect_weights(model, weights); });
     });
     CHECK(toy::contains(failure, thrower < 0 ? "" : "no such batch"));
     return weights;
@@ -170,31 +166,30 @@ TEST_CASE("modules_of_a_model_that_failed_train_in_the_next_job") {
 }
 
 TEST_CASE("the_setting_that_a_memory_error_names_is_tried_with_the_same_modules") {
-  tessera::launch({.ranks = 4}, [&](World& world) {
+  launch({.ranks = 4}, [&](World& world) {
     std::vector<std::unique_ptr<Layer>> layers;
     for (int l = 0; l < 6; ++l) layers.push_back(std::make_unique<Layer>(64, 64, 1));
     const auto add_all = [&](FullyShard& model) {
       for (auto& layer : layers) model.add(*layer);
-      model.finalize(tessera::AdamW{});
+      model.finalize(AdamW{});
     };
-    std::optional<FullyShard> small(std::in_place, world,
-                                    tessera::FullyShardOptions{.strategy = tessera::Strategy::zero2});
+    std::optional<FullyShard> small(std::in_place, world, FullyShardOptions{.strategy = Strategy::zero2});
     add_all(*small);
-    const tessera::Bytes limit = tessera::plan::memory(small->plan()).peak;
+    const Bytes limit = plan::memory(small->plan()).peak;
     small.reset();
     std::string refusal;
-    std::optional<tessera::Strategy> fits;
-    for (const auto strategy : {tessera::Strategy::ddp, tessera::Strategy::zero2}) {
+    std::optional<Strategy> fits;
+    for (const auto strategy : {Strategy::ddp, Strategy::zero2}) {
       try {
         FullyShard model(world, {.strategy = strategy, .memory_limit = limit});
         add_all(model);
         fits = strategy;
-      } catch (const tessera::MemoryError& error) {
+      } catch (const MemoryError& error) {
         if (refusal.empty()) refusal = error.what();
       }
     }
     CHECK_MESSAGE(refusal.find("strategy = zero2") != std::string::npos, refusal);
-    CHECK(fits == tessera::Strategy::zero2);
+    CHECK(fits == Strategy::zero2);
   });
 }
 
@@ -210,7 +205,7 @@ TEST_CASE("an_add_that_fails_half_way_leaves_the_module_free") {
     module.broken = false;
     model.add(module, "second");
     CHECK(module.mean.name() == "second.mean");
-    model.finalize(tessera::AdamW{});
+    model.finalize(AdamW{});
   });
 }
 
@@ -234,14 +229,14 @@ TEST_CASE("a_module_that_moves_or_ends_after_add_is_named") {
     model.add(layers[0], "layer");
     std::vector<Layer> elsewhere = {layers[0]};
     layers = std::vector<Layer>();  // as when the vector grows
-    CHECK_THROWS_WITH_AS(model.finalize(tessera::AdamW{}),
+    CHECK_THROWS_WITH_AS(model.finalize(AdamW{}),
                          doctest::Contains("unit layer: layer.bias has moved or ended since it was added"), UsageError);
   });
   alone([](World& world) {
     auto layer = std::make_unique<Layer>(4, 5, 2);
     FullyShard model(world);
-    tessera::Unit& unit = model.add(*layer, "layer");
-    model.finalize(tessera::AdamW{});
+    Unit& unit = model.add(*layer, "layer");
+    model.finalize(AdamW{});
     layer.reset();
     CHECK_THROWS_WITH_AS(model.pieces(unit), doctest::Contains("layer.bias has moved or ended"), UsageError);
   });
@@ -251,9 +246,9 @@ TEST_CASE("a_closed_window_may_outlive_its_model") {
   alone([](World& world) {
     Layer layer(4, 5, 2);
     auto model = std::make_unique<FullyShard>(world);
-    tessera::Unit& unit = model->add(layer, "layer");
-    model->finalize(tessera::AdamW{});
-    std::optional<tessera::Window> window(model->open(unit, WindowKind::forward));
+    Unit& unit = model->add(layer, "layer");
+    model->finalize(AdamW{});
+    std::optional<Window> window(model->open(unit, WindowKind::forward));
     window->parameter(layer.weight);
     window->close();
     CHECK_THROWS_WITH_AS(window->stream(),
@@ -266,7 +261,7 @@ TEST_CASE("a_closed_window_may_outlive_its_model") {
                          UsageError);
     CHECK_THROWS_AS(window->close(), UsageError);
     try {  // what is left by an exception looks whether its window is open
-      const std::optional<tessera::Window> inner(std::move(window));
+      const std::optional<Window> inner(std::move(window));
       throw std::runtime_error("out");
     } catch (const std::runtime_error&) {
     }
@@ -280,16 +275,16 @@ TEST_CASE("a_closed_window_is_not_open_again_after_recompile") {
     const toy::Values x(8, 0.5f);  // a layer keeps its argument until its backward pass
     Layer layer(4, 5, 2);
     FullyShard model(world);
-    tessera::Unit& unit = model.add(layer, "layer");
-    model.finalize(tessera::AdamW{});
-    tessera::Window old = model.open(unit, WindowKind::forward);
+    Unit& unit = model.add(layer, "layer");
+    model.finalize(AdamW{});
+    Window old = model.open(unit, WindowKind::forward);
     layer.forward(old, x);
     old.close();
     model.backward(layer, toy::Values(10, 0.25f));
     model.update();
     for (int again = 0; again < 4; ++again) {
       model.recompile();
-      tessera::Window fresh = model.open(unit, WindowKind::forward);
+      Window fresh = model.open(unit, WindowKind::forward);
       CHECK(fresh.is_open());
       CHECK_FALSE(old.is_open());
       CHECK_THROWS_AS(old.loss_scale(), UsageError);
@@ -305,12 +300,12 @@ TEST_CASE("a_model_used_after_its_world_ended_says_so") {
   Layer layer(4, 5, 2);
   std::optional<FullyShard> model;
   std::optional<FullyShard> unfinished;
-  std::optional<tessera::Window> window;
+  std::optional<Window> window;
   alone([&](World& world) {
     unfinished.emplace(world);
     model.emplace(world);
-    tessera::Unit& unit = model->add(layer, "layer");
-    model->finalize(tessera::AdamW{});
+    Unit& unit = model->add(layer, "layer");
+    model->finalize(AdamW{});
     step(*model, layer);
     window.emplace(model->open(unit, WindowKind::forward));
   });
@@ -318,7 +313,7 @@ TEST_CASE("a_model_used_after_its_world_ended_says_so") {
   CHECK_THROWS_WITH_AS(model->update(), says_so, UsageError);
   CHECK_THROWS_WITH_AS(model->forward(layer, toy::Values(8, 0.5f)), says_so, UsageError);
   CHECK_THROWS_WITH_AS(model->world(), says_so, UsageError);
-  CHECK_THROWS_WITH_AS(unfinished->finalize(tessera::AdamW{}), says_so, UsageError);
+  CHECK_THROWS_WITH_AS(unfinished->finalize(AdamW{}), says_so, UsageError);
   CHECK_FALSE(window->is_open());
   CHECK_THROWS_WITH_AS(window->close(), doctest::Contains("after its model was gone"), UsageError);
 }

@@ -10,8 +10,7 @@
 
 namespace mesh_test {
 
-using tessera::AccumulationMode;
-using tessera::Strategy;
+using namespace tessera;
 using toy::Accumulation;
 using toy::accumulations;
 using toy::meshes;
@@ -26,17 +25,17 @@ Run on(const MeshOfRanks& mesh, const Run& base) {
 }
 
 // Shardings that no strategy has: one of the three kinds is kept by whom the others are not.
-constexpr tessera::AxisSet in_replica = tessera::Axis::shard, on_each = tessera::AxisSet::all();
-constexpr tessera::Sharding shardings[] = {{{}, in_replica, in_replica},
-                                           {{}, {}, on_each},
-                                           {in_replica, {}, in_replica},
-                                           {in_replica, on_each, on_each},
-                                           {on_each, in_replica, on_each}};
+constexpr AxisSet in_replica = Axis::shard, on_each = AxisSet::all();
+constexpr Sharding shardings[] = {{{}, in_replica, in_replica},
+                                  {{}, {}, on_each},
+                                  {in_replica, {}, in_replica},
+                                  {in_replica, on_each, on_each},
+                                  {on_each, in_replica, on_each}};
 
 // Every strategy; where parameters are gathered every depth, resharding and overlap too, one of them at a time.
 std::vector<Run> variants(const Run& base) {
   std::vector<Run> result;
-  for (const Strategy strategy : tessera::all_strategies) {
+  for (const Strategy strategy : all_strategies) {
     result.push_back(base);
     result.back().options.strategy = strategy;
     if (strategy.sharding.parameters.empty()) continue;
@@ -51,12 +50,12 @@ std::vector<Run> variants(const Run& base) {
       if (strategy != Strategy::fsdp) continue;
       result.push_back(plain);
       result.back().options.prefetch = prefetch;
-      result.back().options.reshard_after_forward = tessera::Axis::shard;
+      result.back().options.reshard_after_forward = Axis::shard;
     }
     result.push_back(plain);
     result.back().options.overlap_reduction = false;
   }
-  for (const tessera::Sharding& sharding : shardings) {
+  for (const Sharding& sharding : shardings) {
     result.push_back(base);
     result.back().options.sharding = sharding;
   }
@@ -92,49 +91,38 @@ void check_meshes(const Run& base) {
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh") { check_meshes<float>(Run{}); }
 
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_in_bf16") {
-  Run run;
-  run.options.precision = tessera::bf16_mixed;
-  check_meshes<tessera::bf16>(run);
+  Run run{.options = {.precision = bf16_mixed}};
+  check_meshes<bf16>(run);
 }
 
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_in_fp16_with_overflows") {
-  Run run;
-  run.options.precision = tessera::fp16_mixed;
-  run.overflows = {0, 3};
-  check_meshes<tessera::fp16>(run);
+  Run run{.options = {.precision = fp16_mixed}, .overflows = {0, 3}};
+  check_meshes<fp16>(run);
 }
 
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_frozen_parameters_and_mixed_units") {
-  using tessera::DType;
-  Run run;
-  run.frozen = {0, 1, 2};
-  run.options.precision = {DType::bf16, DType::bf16, DType::fp32};
-  run.precisions = {{DType::bf16, DType::bf16, DType::fp32},
-                    tessera::bf16_mixed,
-                    {DType::bf16, DType::bf16, DType::int8, DType::int8}};
-  check_meshes<tessera::bf16>(run);
+  Run run{.options = {.precision = {DType::bf16, DType::bf16, DType::fp32}},
+          .precisions = {{DType::bf16, DType::bf16, DType::fp32},
+                         bf16_mixed,
+                         {DType::bf16, DType::bf16, DType::int8, DType::int8}},
+          .frozen = {0, 1, 2}};
+  check_meshes<bf16>(run);
 }
 
 // Blocks of codes are the tensors', whoever has them, so that what windows read and what is summed is the same.
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_where_all_travels_in_codes") {
-  using tessera::DType;
-  Run run;
-  run.options.precision = {.wire = DType::int8, .gather = DType::int8};
+  Run run{.options = {.precision = {.wire = DType::int8, .gather = DType::int8}}};
   check_meshes<float>(run);
 }
 
 TEST_CASE("every_strategy_equals_ddp_bitwise_on_every_mesh_with_units_in_each_replica_in_fp16_with_overflows") {
-  Run run;
-  run.in_replica = {1, 2};
-  run.options.precision = tessera::fp16_mixed;
-  run.overflows = {1};
-  check_meshes<tessera::fp16>(run);
+  Run run{.options = {.precision = fp16_mixed}, .overflows = {1}, .in_replica = {1, 2}};
+  check_meshes<fp16>(run);
 }
 
 TEST_CASE("test_modes_leave_the_bits_of_a_mesh_alone") {
-  using tessera::Resharding;
   const std::pair<Strategy, Resharding> variants[] = {
-      {Strategy::fsdp, true}, {Strategy::fsdp, tessera::Axis::shard}, {Strategy::hsdp, true}, {Strategy::hfsdp, true}};
+      {Strategy::fsdp, true}, {Strategy::fsdp, Axis::shard}, {Strategy::hsdp, true}, {Strategy::hfsdp, true}};
   for (const auto& [strategy, resharding] : variants) {
     Run run = on({2, 2}, Run{});
     run.options.strategy = strategy;
@@ -151,10 +139,9 @@ TEST_CASE("test_modes_leave_the_bits_of_a_mesh_alone") {
 
 // Where a replica is one rank its sum is that rank's gradient, so the replicas' sum is the flat one.
 TEST_CASE("replicas_of_one_rank_have_the_bits_of_one_replica") {
-  Run flat;
-  flat.ranks = 4;
+  Run flat{.ranks = 4};
   const toy::Result reference = toy::train(flat);
-  for (const Strategy strategy : tessera::all_strategies) {
+  for (const Strategy strategy : all_strategies) {
     Run run = on({4, 1}, Run{});
     run.options.strategy = strategy;
     CAPTURE(toy::describe(run));
@@ -165,13 +152,13 @@ TEST_CASE("replicas_of_one_rank_have_the_bits_of_one_replica") {
 // ---- the order of a sum ----
 
 // One parameter, whose gradient on each rank is what the test says.
-class Given : public tessera::Module {
+class Given : public Module {
  public:
-  Given(std::size_t elements, int rank) : weight({elements}, tessera::Initial::zeros()), rank_(rank) {}
-  void visit(tessera::ModuleVisitor& visitor) override { visitor("weight", weight); }
-  void forward(tessera::Window&) {}
-  void backward(tessera::Window& window, std::size_t micro);
-  tessera::Parameter weight;
+  Given(std::size_t elements, int rank) : weight({elements}, Initial::zeros()), rank_(rank) {}
+  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
+  void forward(Window&) {}
+  void backward(Window& window, std::size_t micro);
+  Parameter weight;
 
  private:
   int rank_;
@@ -180,11 +167,11 @@ class Given : public tessera::Module {
 // The values have such sizes that the order of additions shows in most elements.
 float given(std::size_t element, int rank, std::size_t micro) {
   float value = 0.0f;
-  tessera::Initial::uniform(-1.0f, 1.0f).fill({&value, 1}, 5, "given", (element * 64 + std::size_t(rank)) * 8 + micro);
+  Initial::uniform(-1.0f, 1.0f).fill({&value, 1}, 5, "given", (element * 64 + std::size_t(rank)) * 8 + micro);
   return value * static_cast<float>(std::uint64_t{1} << (element + std::size_t(rank) * 7 + micro * 3) % 20);
 }
 
-void Given::backward(tessera::Window& window, std::size_t micro) {
+void Given::backward(Window& window, std::size_t micro) {
   if (!window.trains(weight)) return;
   const std::span<float> gradient = window.gradient<float>(weight);
   for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = given(i, rank_, micro);
@@ -222,14 +209,14 @@ std::vector<float> reduced(const Sums& sums, Strategy strategy) {
   constexpr std::size_t elements = 1009;
   std::vector<float> result(elements);
   std::mutex mutex;
-  tessera::launch({.ranks = static_cast<int>(sums.ranks)}, [&](tessera::World& world) {
+  launch({.ranks = static_cast<int>(sums.ranks)}, [&](World& world) {
     Given module(elements, world.rank());
-    tessera::FullyShard model(world, {.strategy = strategy,
-                                      .replicas = sums.replicas,
-                                      .micro_batches = sums.micro_batches,
-                                      .accumulation = sums.mode});
-    model.add(module);
-    model.finalize(tessera::AdamW{.learning_rate = 0.0f});
+    toy::Model model(world,
+                     {.strategy = strategy,
+                      .replicas = sums.replicas,
+                      .micro_batches = sums.micro_batches,
+                      .accumulation = sums.mode},
+                     AdamW{.learning_rate = 0.0f}, module);
     for (std::size_t micro = 0; micro < sums.micro_batches; ++micro) {
       model.forward(module);
       model.backward(module, micro);
@@ -248,7 +235,7 @@ TEST_CASE("a_sum_is_formed_inside_each_replica_and_then_over_the_replicas_in_the
   for (const Sums& sums : {Sums{2, 4, 1, AccumulationMode::automatic}, Sums{2, 6, 3, AccumulationMode::reduced},
                            Sums{3, 6, 3, AccumulationMode::local}, Sums{1, 4, 2, AccumulationMode::reduced},
                            Sums{5, 5, 2, AccumulationMode::reduced}}) {
-    for (const Strategy strategy : tessera::all_strategies) {
+    for (const Strategy strategy : all_strategies) {
       INFO(sums.replicas << " replicas of " << sums.ranks << " ranks " << to_string(strategy));
       const std::vector<float> values = reduced(sums, strategy);
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -264,21 +251,17 @@ TEST_CASE("a_sum_is_formed_inside_each_replica_and_then_over_the_replicas_in_the
 // ---- the model on a mesh ----
 
 TEST_CASE("a_number_of_replicas_that_does_not_divide_the_ranks_is_refused") {
-  Run run;
-  run.ranks = 3;
-  run.options.replicas = 2;
+  Run run{.options = {.replicas = 2}, .ranks = 3};
   CHECK_THROWS_WITH(toy::train(run),
                     doctest::Contains("replicas is 2, which does not divide the 3 ranks: choose a divisor"));
 }
 
 TEST_CASE("ranks_with_other_numbers_of_replicas_are_told_both") {
-  const auto body = [](tessera::World& world) {
+  const auto body = [](World& world) {
     Given module(7, world.rank());
-    tessera::FullyShard model(world, {.strategy = Strategy::hsdp, .replicas = world.rank() == 1 ? 4u : 2u});
-    model.add(module);
-    model.finalize(tessera::AdamW{});
+    toy::Model model(world, {.strategy = Strategy::hsdp, .replicas = world.rank() == 1 ? 4u : 2u}, AdamW{}, module);
   };
-  CHECK_THROWS_WITH(tessera::launch({.ranks = 4}, body),
+  CHECK_THROWS_WITH(launch({.ranks = 4}, body),
                     doctest::Contains("ranks 0, 2, 3 with replicas = 2; rank 1 with replicas = 4"));
 }
 
@@ -286,13 +269,10 @@ TEST_CASE("ranks_with_other_numbers_of_replicas_are_told_both") {
 TEST_CASE("recompile_on_a_mesh_carries_masters_and_states_over") {
   for (const Strategy strategy : {Strategy::fsdp, Strategy::hsdp, Strategy::hfsdp}) {
     INFO(to_string(strategy));
-    tessera::launch({.ranks = 6}, [&](tessera::World& world) {
+    launch({.ranks = 6}, [&](World& world) {
       Given first(1009, world.rank());
       Given second(300, world.rank());
-      tessera::FullyShard model(world, {.strategy = strategy, .replicas = 3});
-      model.add(first, "first");
-      model.add(second, "second");
-      model.finalize(tessera::AdamW{.learning_rate = 0.1f});
+      toy::Model model(world, {.strategy = strategy, .replicas = 3}, AdamW{.learning_rate = 0.1f}, first, second);
       const auto step = [&] {
         for (Given* module : {&first, &second}) model.forward(*module);
         for (Given* module : {&second, &first}) model.backward(*module, std::size_t{0});

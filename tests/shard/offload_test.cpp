@@ -25,10 +25,7 @@
 
 namespace offload_test {
 
-using tessera::Ahead;
-using tessera::MemorySpace;
-using tessera::Offload;
-using tessera::Strategy;
+using namespace tessera;
 using toy::Run;
 using toy::Values;
 
@@ -45,17 +42,11 @@ constexpr Offload on_disk{.optimizer = MemorySpace::disk, .masters = MemorySpace
 constexpr Offload states_on_disk{.optimizer = MemorySpace::disk};
 constexpr Offload first_two{.optimizer = MemorySpace::host, .masters = MemorySpace::host, .units = 2};
 
-std::vector<std::pair<int, std::size_t>> meshes() {  // ranks and replicas
-  if (tests::sanitized) return {{4, 2}};
-  if (tests::reduced()) return {{3, 1}, {4, 2}};
-  return {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
-}
-
 template <typename T>
 void check(const Run& base, const std::vector<Offload>& offloads) {
   const TemporaryFolder folder;
-  for (const auto& [ranks, replicas] : meshes()) {
-    for (const Strategy strategy : tessera::all_strategies) {
+  for (const auto& [ranks, replicas] : toy::flat_meshes_and_one_of_replicas()) {
+    for (const Strategy strategy : all_strategies) {
       Run run = base;
       run.ranks = ranks;
       run.options.replicas = replicas;
@@ -74,47 +65,43 @@ void check(const Run& base, const std::vector<Offload>& offloads) {
 }
 
 Run of_16_bits() {
-  Run run;
-  run.options.precision = tessera::bf16_mixed;
-  run.options.micro_batches = 2;
-  run.frozen = {1, 2};
+  Run run{.options = {.precision = bf16_mixed, .micro_batches = 2}, .frozen = {1, 2}};
   return run;
 }
 
-std::unique_ptr<tessera::Optimizer> sgd(float) { return tessera::Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
+std::unique_ptr<Optimizer> sgd(float) { return Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
 
 TEST_CASE("states_in_the_hosts_memory_have_the_bits_of_the_devices") {
   check<float>(Run{}, {states_alone, states_on_disk});
-  Run run;
-  run.optimizer = sgd;
+  Run run{.optimizer = sgd};
   check<float>(run, {states_alone});
 }
 
 TEST_CASE("masters_in_the_hosts_memory_have_the_bits_of_the_devices") {
-  check<tessera::bf16>(of_16_bits(), {masters_alone, both, updated_there, ahead, first_two, on_disk});
+  check<bf16>(of_16_bits(), {masters_alone, both, updated_there, ahead, first_two, on_disk});
   Run run = of_16_bits();
   run.optimizer = sgd;
-  check<tessera::bf16>(run, {both});
+  check<bf16>(run, {both});
 }
 
 TEST_CASE("masters_in_the_hosts_memory_are_rounded_by_the_runtime_where_the_optimizer_does_not") {
   Run run = of_16_bits();
   run.rounds = false;
   run.overflows = {1};
-  check<tessera::bf16>(run, {both, updated_there, ahead});
+  check<bf16>(run, {both, updated_there, ahead});
 }
 
 constexpr Offload for_good{
     .optimizer = MemorySpace::host, .masters = MemorySpace::host, .update = MemorySpace::host, .ahead = Ahead::final};
 
 std::string failure_of(const Run& run) {
-  return tests::error_text<std::exception>([&] { (void)toy::train<tessera::bf16>(run); });
+  return tests::error_text<std::exception>([&] { (void)toy::train<bf16>(run); });
 }
 
 TEST_CASE("updates_ahead_of_the_norm_for_good_have_the_bits_of_the_devices_and_refuse_what_the_norm_changes") {
   Run run = of_16_bits();
   run.clip = 0.0f;
-  check<tessera::bf16>(run, {for_good});
+  check<bf16>(run, {for_good});
   run.ranks = 2;
   run.options.offload = for_good;
   run.overflows = {1};
@@ -136,9 +123,9 @@ TEST_CASE("updates_ahead_of_the_norm_are_taken_back_where_that_changes_them") {
       run.options.loss_scaling = {.initial = scale, .dynamic = scale == 1024.0f, .growth_interval = 2};
       // In a selection optimizers take turns.
       const bool in_codes = (clip == 0.0f) == (scale == 3.0f);
-      if (!tests::reduced() || !in_codes) check<tessera::bf16>(run, {ahead});
+      if (!tests::reduced() || !in_codes) check<bf16>(run, {ahead});
       run.optimizer = toy::in_eight_bits;
-      if (!tests::reduced() || in_codes) check<tessera::bf16>(run, {ahead});
+      if (!tests::reduced() || in_codes) check<bf16>(run, {ahead});
     }
   }
 }
@@ -148,12 +135,12 @@ TEST_CASE("updates_ahead_of_the_norm_have_the_bits_of_whatever_the_step_is") {
   Run run = of_16_bits();
   run.steps = 10;
   run.clip = 0.0f;
-  run.begin = [](tessera::FullyShard& model, int step) {
+  run.begin = [](FullyShard& model, int step) {
     if (step == 1 || step == 4) model.expect(0.03f);
     if (step == 2) model.expect(0.01f);
     if (step == 4) model.recompile();
   };
-  run.update = [](tessera::FullyShard& model, int step) {
+  run.update = [](FullyShard& model, int step) {
     switch (step) {
       case 1:
       case 2:
@@ -166,15 +153,14 @@ TEST_CASE("updates_ahead_of_the_norm_have_the_bits_of_whatever_the_step_is") {
       default: return model.update();
     }
   };
-  check<tessera::bf16>(run, {ahead});
+  check<bf16>(run, {ahead});
 }
 
 // Counts its updates, which change nothing.
 class Counted final : public toy::IdleOptimizer {
  public:
   explicit Counted(std::atomic<std::size_t>& updates) : updates_(updates) {}
-  void update(tessera::Stream&, const tessera::OptimizerSpans&, const tessera::OptimizerGroup&,
-              const tessera::kernels::StepScalars*) const override {
+  void update(Stream&, const OptimizerSpans&, const OptimizerGroup&, const kernels::StepScalars*) const override {
     ++updates_;
   }
 
@@ -190,13 +176,11 @@ std::size_t updates_ahead(const std::vector<double>& weights) {
   run.steps = static_cast<int>(weights.size());
   run.options.offload = ahead;
   run.optimizer = [&](float) { return std::make_unique<Counted>(updates); };
-  run.begin = [&](tessera::FullyShard& model, int step) {
+  run.begin = [&](FullyShard& model, int step) {
     if (step + 1 == run.steps) model.recompile();
   };
-  run.update = [&](tessera::FullyShard& model, int step) {
-    model.update({.weight = weights[static_cast<std::size_t>(step)]});
-  };
-  (void)toy::train<tessera::bf16>(run);
+  run.update = [&](FullyShard& model, int step) { model.update({.weight = weights[static_cast<std::size_t>(step)]}); };
+  (void)toy::train<bf16>(run);
   return updates;
 }
 
@@ -210,36 +194,35 @@ TEST_CASE("updates_ahead_of_the_norm_suppose_the_heaviest_step_so_far_and_at_fir
 TEST_CASE("updates_ahead_of_the_norm_for_good_are_of_the_rate_that_was_announced") {
   Run run = of_16_bits();
   run.clip = 0.0f;
-  run.begin = [](tessera::FullyShard& model, int step) {
+  run.begin = [](FullyShard& model, int step) {
     model.expect(0.03f);
     if (step == 2) model.recompile();
   };
-  run.update = [](tessera::FullyShard& model, int) { model.update(0.03f); };
-  check<tessera::bf16>(run, {for_good});
+  run.update = [](FullyShard& model, int) { model.update(0.03f); };
+  check<bf16>(run, {for_good});
   run.ranks = 2;
   run.options.offload = for_good;
   run.begin = {};
   CHECK(toy::contains(failure_of(run), "say it to FullyShard::expect()"));
-  run.update = [](tessera::FullyShard& model, int) { model.discard_gradients(); };
+  run.update = [](FullyShard& model, int) { model.discard_gradients(); };
   CHECK(toy::contains(failure_of(run), "the step is skipped or dropped"));
 }
 
 TEST_CASE("outer_steps_reach_masters_in_the_hosts_memory") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
-    Run run;
-    run.ranks = 4;
-    run.options.precision = tessera::bf16_mixed;
-    run.options.replicas = 2;
-    run.options.strategy = strategy;
-    run.options.outer = {.every = 2, .learning_rate = 0.7f, .momentum = 0.9f, .fragments = 2};
+    Run run{.options = {.strategy = strategy,
+                        .replicas = 2,
+                        .outer = {.every = 2, .learning_rate = 0.7f, .momentum = 0.9f, .fragments = 2},
+                        .precision = bf16_mixed},
+            .ranks = 4};
     CAPTURE(toy::describe(run));
-    const toy::Result reference = toy::train<tessera::bf16>(run);
+    const toy::Result reference = toy::train<bf16>(run);
     const TemporaryFolder folder;
     run.options.disk = folder.path();
     run.options.diagnostics = {.delay_seed = 7, .poison = true, .touch = true};
     for (const Offload& offload : {both, updated_there, ahead, on_disk}) {
       run.options.offload = offload;
-      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+      CHECK(toy::same_bits(toy::train<bf16>(run), reference));
     }
   }
 }
@@ -254,14 +237,14 @@ TEST_CASE("what_windows_save_comes_back_from_the_hosts_memory") {
     run.ranks = 3;
     run.options.strategy = strategy;
     run.saves = false;
-    const toy::Result reference = toy::train<tessera::bf16>(run);
+    const toy::Result reference = toy::train<bf16>(run);
     run.saves = true;
     for (const Offload& offload : {Offload{}, saved, everything}) {
       run.options.offload = offload;
       run.options.diagnostics = {.delay_seed = 11, .poison = true, .touch = true};
-      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+      CHECK(toy::same_bits(toy::train<bf16>(run), reference));
       run.options.diagnostics.queue_compute = true;
-      CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+      CHECK(toy::same_bits(toy::train<bf16>(run), reference));
     }
     run.options.offload = {};
     run.options.diagnostics = {};
@@ -273,9 +256,9 @@ TEST_CASE("units_choose_for_themselves") {
   for (const std::set<std::size_t>& offloaded : {std::set<std::size_t>{1}, std::set<std::size_t>{0, 3}}) {
     Run run = of_16_bits();
     run.ranks = 3;
-    const toy::Result reference = toy::train<tessera::bf16>(run);
+    const toy::Result reference = toy::train<bf16>(run);
     run.offloaded = offloaded;
-    CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+    CHECK(toy::same_bits(toy::train<bf16>(run), reference));
   }
 }
 
@@ -284,15 +267,14 @@ using Tensors = std::map<std::string, Values>;
 // Three layers in bf16, which are trained, given other masters and states by hand, trained, compiled anew with a weight
 // frozen, and trained again. Returns every tensor as whole() has it.
 Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
-  using Layer = toy::Layer<tessera::bf16>;
+  using Layer = toy::Layer<bf16>;
   Tensors result;
   std::mutex mutex;
   const TemporaryFolder folder;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     std::vector<std::unique_ptr<Layer>> layers;
     for (const std::size_t width : {9u, 131u, 5u}) layers.push_back(std::make_unique<Layer>(width, width, 2));
-    tessera::FullyShard model(
-        world, {.strategy = strategy, .precision = tessera::bf16_mixed, .offload = offload, .disk = folder.path()});
+    FullyShard model(world, {.strategy = strategy, .precision = bf16_mixed, .offload = offload, .disk = folder.path()});
     std::vector<Values> inputs, gradients;
     for (auto& layer : layers) {
       model.add(*layer);
@@ -300,7 +282,7 @@ Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
       inputs.push_back(toy::sample(layer->y.size(), seed, 0, world.rank(), 0));
       gradients.push_back(toy::sample(layer->y.size(), seed, 0, world.rank(), 1));
     }
-    model.finalize(tessera::AdamW{.learning_rate = 0.01f});
+    model.finalize(AdamW{.learning_rate = 0.01f});
     const auto train = [&] {
       for (int step = 0; step < 2; ++step) {
         for (std::size_t l = 0; l < layers.size(); ++l) model.forward(*layers[l], inputs[l]);
@@ -312,7 +294,7 @@ Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
     train();
     for (std::size_t unit = 0; unit < model.unit_count(); ++unit) {
       for (const char* state : {"master", "v"}) {
-        for (const tessera::ParameterPiece& piece : model.pieces(model.unit(unit), state)) {
+        for (const ParameterPiece& piece : model.pieces(model.unit(unit), state)) {
           for (float& value : piece.values) value *= 0.75f;
         }
       }
@@ -323,7 +305,7 @@ Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
     model.recompile();
     train();
     for (auto& layer : layers) {
-      for (const tessera::Parameter* parameter : {&layer->weight, &layer->bias}) {
+      for (const Parameter* parameter : {&layer->weight, &layer->bias}) {
         for (const std::string state : {"master", "m", "v"}) {
           if (state != "master" && parameter == &layers[1]->weight) continue;
           Values whole = model.whole(*parameter, state);
@@ -338,7 +320,7 @@ Tensors train_with_hands(int ranks, Strategy strategy, const Offload& offload) {
 
 TEST_CASE("masters_and_states_are_looked_at_written_and_carried_wherever_they_stand") {
   for (const int ranks : {1, 3}) {
-    for (const Strategy strategy : tessera::flat_strategies) {
+    for (const Strategy strategy : flat_strategies) {
       CAPTURE(ranks);
       CAPTURE(to_string(strategy));
       const Tensors expected = train_with_hands(ranks, strategy, {});
@@ -351,19 +333,18 @@ TEST_CASE("masters_and_states_are_looked_at_written_and_carried_wherever_they_st
 
 // Everything else that saves memory is chosen already.
 TEST_CASE("a_limit_is_of_the_devices_memory_and_names_offload_where_that_fits") {
-  const auto finalize = [](const Offload& offload, std::optional<tessera::Bytes> limit) {
-    tessera::Bytes taken;
-    const std::string failure = toy::failure_of(1, [&](tessera::World& world) {
+  const auto finalize = [](const Offload& offload, std::optional<Bytes> limit) {
+    Bytes taken;
+    const std::string failure = toy::failure_of(1, [&](World& world) {
       std::vector<std::unique_ptr<toy::Layer<float>>> layers;
-      tessera::FullyShard model(world,
-                                {.prefetch = 0, .overlap_reduction = false, .offload = offload, .memory_limit = limit});
+      FullyShard model(world, {.prefetch = 0, .overlap_reduction = false, .offload = offload, .memory_limit = limit});
       for (int l = 0; l < 6; ++l) model.add(*layers.emplace_back(std::make_unique<toy::Layer<float>>(64, 64, 1)));
-      model.finalize(tessera::AdamW{});
-      taken = tessera::plan::memory(model.plan()).device();
+      model.finalize(AdamW{});
+      taken = plan::memory(model.plan()).device();
     });
     return std::pair(taken, failure);
   };
-  const tessera::Bytes limit = finalize(states_alone, std::nullopt).first;
+  const Bytes limit = finalize(states_alone, std::nullopt).first;
   CHECK(finalize(states_alone, limit).second.empty());
   const std::string refusal = finalize({}, limit).second;
   CHECK_MESSAGE(toy::contains(refusal, "offload.optimizer = host"), refusal);
@@ -378,8 +359,8 @@ class Averages final : public toy::IdleOptimizer {
     for (std::size_t state = 0; state < count; ++state) names.push_back("mean" + std::to_string(state));
     return names;
   }
-  void update(tessera::Stream& stream, const tessera::OptimizerSpans& spans, const tessera::OptimizerGroup& group,
-              const tessera::kernels::StepScalars*) const override {
+  void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
+              const kernels::StepScalars*) const override {
     std::array<float*, count> means{};
     std::copy(spans.states.begin(), spans.states.end(), means.begin());
     stream.submit([spans, means, rate = group.learning_rate] {
@@ -401,42 +382,40 @@ TEST_CASE("a_model_trains_whose_states_are_four_times_what_its_arena_may_take") 
   run.widths.assign(49, 24);
   run.steps = 3;
   run.ranks = 2;
-  run.options.precision = tessera::bf16_mixed;
+  run.options.precision = bf16_mixed;
   run.options.prefetch = 0;
   run.options.overlap_reduction = false;
   run.optimizer = [](float) { return std::make_unique<Averages>(); };
-  const toy::Result reference = toy::train<tessera::bf16>(run);
+  const toy::Result reference = toy::train<bf16>(run);
   const TemporaryFolder folder;
   run.options.disk = folder.path();
   for (const Offload& offload : {both, on_disk}) {
     run.options.offload = offload;
-    tessera::plan::MemoryReport report{};
-    tessera::launch({.ranks = run.ranks}, [&](tessera::World& world) {
-      std::vector<std::unique_ptr<toy::Layer<tessera::bf16>>> layers;
-      for (int l = 0; l < 48; ++l) layers.push_back(std::make_unique<toy::Layer<tessera::bf16>>(24, 24, 3));
-      tessera::FullyShard model(world, run.options);
+    plan::MemoryReport report{};
+    launch({.ranks = run.ranks}, [&](World& world) {
+      std::vector<std::unique_ptr<toy::Layer<bf16>>> layers;
+      for (int l = 0; l < 48; ++l) layers.push_back(std::make_unique<toy::Layer<bf16>>(24, 24, 3));
+      FullyShard model(world, run.options);
       toy::add_layers(model, layers, run);
       model.finalize(toy::optimizer_of(run));
-      if (world.rank() == 0) report = tessera::plan::memory(model.plan());
+      if (world.rank() == 0) report = plan::memory(model.plan());
     });
     CHECK((report.host + report.disk).count() > 4 * report.device().count());
     run.options.memory_limit = report.device();
-    CHECK(toy::same_bits(toy::train<tessera::bf16>(run), reference));
+    CHECK(toy::same_bits(toy::train<bf16>(run), reference));
     Run refused = run;
     refused.options.offload = {};
     refused.options.memory_limit = report.device() * 4;
-    CHECK_THROWS_AS(toy::train<tessera::bf16>(refused), tessera::MemoryError);
+    CHECK_THROWS_AS(toy::train<bf16>(refused), MemoryError);
     run.options.memory_limit.reset();
   }
 }
 
 TEST_CASE("values_on_disk_want_a_folder_that_is_there") {
   const auto failure = [](const std::filesystem::path& folder) {
-    return toy::failure_of(2, [&](tessera::World& world) {
+    return toy::failure_of(2, [&](World& world) {
       toy::Layer<float> layer(4, 4, 1);
-      tessera::FullyShard model(world, {.offload = states_on_disk, .disk = folder});
-      model.add(layer);
-      model.finalize(tessera::AdamW{});
+      toy::Model model(world, {.offload = states_on_disk, .disk = folder}, AdamW{}, layer);
     });
   };
   CHECK_MESSAGE(toy::contains(failure({}), "set FullyShardOptions::disk"), failure({}));

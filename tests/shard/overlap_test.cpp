@@ -16,8 +16,6 @@
 
 namespace overlap_test {
 
-namespace {
-
 using namespace tessera;
 
 constexpr std::size_t elements = 300;
@@ -72,8 +70,6 @@ struct Layer final : Module {
   std::vector<float> came;
 };
 
-}  // namespace
-
 TEST_CASE("collectives_that_overlap_bring_what_others_do") {
   for (const std::size_t ranks : {1, 3}) {
     for (const bool queued : {false, true}) {
@@ -107,34 +103,28 @@ TEST_CASE("collectives_that_overlap_bring_what_others_do") {
 }
 
 TEST_CASE("collectives_that_overlap_come_in_their_turn") {
-  const auto said = [](const std::function<void(Window&, Layer&)>& body) {
-    return toy::failure_of(2, [&](World& world) {
+  const auto check = [](const char* part, const std::function<void(Window&, Layer&)>& body) {
+    toy::check_failure(part, 2, [&](World& world) {
       struct Told final : Module {
         void visit(ModuleVisitor& visitor) override { layer.visit(visitor); }
         void forward(Window& window, const std::function<void(Window&, Layer&)>& call) { call(window, layer); }
         Layer layer;
       } told;
-      FullyShard model(world);
-      model.add(told, "layer");
-      model.finalize(Sgd{.learning_rate = 0.1f});
+      toy::Model model(world, {}, Sgd{.learning_rate = 0.1f}, told);
       model.forward(told, body);
     });
   };
   const auto begin = [](Window& window, Collective& which) { window.begin<float>(which); };
-  CHECK(toy::contains(said([&](Window& w, Layer& l) { begin(w, l.all), begin(w, l.sum); }),
-                      "layer.all has begun, and was not collected before layer.sum begins"));
-  CHECK(toy::contains(said([&](Window& w, Layer& l) { begin(w, l.all), begin(w, l.all); }),
-                      "layer.all came, and layer.sum was expected"));
-  CHECK(toy::contains(said([&](Window& w, Layer& l) {
-                        begin(w, l.all), w.collect<float>(l.all);
-                        begin(w, l.sum), w.contribution<float>(l.last), w.collect<float>(l.last);
-                      }),
-                      "layer.sum has begun, and was not collected before layer.last is written"));
-  CHECK(toy::contains(
-      said([&](Window& w, Layer& l) { w.collect<float>(l.all), w.collect<float>(l.sum), begin(w, l.last); }),
-      "layer.last does not overlap (CollectiveOptions): collect() it"));
-  CHECK(toy::contains(said([&](Window& w, Layer& l) { begin(w, l.all); }),
-                      "layer.all has begun, and was not collected before it closes"));
+  check("layer.all has begun, and was not collected before layer.sum begins",
+        [&](Window& w, Layer& l) { begin(w, l.all), begin(w, l.sum); });
+  check("layer.all came, and layer.sum was expected", [&](Window& w, Layer& l) { begin(w, l.all), begin(w, l.all); });
+  check("layer.sum has begun, and was not collected before layer.last is written", [&](Window& w, Layer& l) {
+    begin(w, l.all), w.collect<float>(l.all);
+    begin(w, l.sum), w.contribution<float>(l.last), w.collect<float>(l.last);
+  });
+  check("layer.last does not overlap (CollectiveOptions): collect() it",
+        [&](Window& w, Layer& l) { w.collect<float>(l.all), w.collect<float>(l.sum), begin(w, l.last); });
+  check("layer.all has begun, and was not collected before it closes", [&](Window& w, Layer& l) { begin(w, l.all); });
 }
 
 }  // namespace overlap_test

@@ -77,6 +77,15 @@ struct Layer {
     }
   }
 
+  // The sum of the squares of the mean gradient.
+  double squares(double divisor) const {
+    double sum = 0.0;
+    for (const Numbers* gradient : {&dweight, &dbias}) {
+      for (const double value : *gradient) sum += value / divisor * value / divisor;
+    }
+    return sum;
+  }
+
   std::size_t in, out;
   Numbers weight, bias;
   Numbers dweight, dbias;
@@ -124,28 +133,33 @@ std::vector<Number> error(const std::vector<Number>& y, const std::vector<float>
 // Weights that the runtime has trained, by name.
 using Weights = std::map<std::string, std::vector<float>>;
 
-inline void check_near(const Weights& weights, const std::string& name, const Numbers& expected) {
+inline void check_near(const Weights& weights, const std::string& name, const Numbers& expected, double tolerance) {
   INFO(name);
   const std::vector<float>& values = weights.at(name);
   REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+  for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(tolerance));
 }
-inline void check_near(const Weights& weights, const std::string& name, const Layer& expected) {
-  check_near(weights, name + ".weight", expected.weight);
-  check_near(weights, name + ".bias", expected.bias);
+inline void check_near(const Weights& weights, const std::string& name, const Layer& expected,
+                       double tolerance = 1e-5) {
+  check_near(weights, name + ".weight", expected.weight, tolerance);
+  check_near(weights, name + ".bias", expected.bias, tolerance);
 }
-inline void check_near(const Weights& weights, const Chain& expected) {
+inline void check_near(const Weights& weights, const Chain& expected, double tolerance = 1e-5) {
   for (std::size_t l = 0; l < expected.layers.size(); ++l) {
-    check_near(weights, expected.name + std::to_string(l), expected.layers[l]);
+    check_near(weights, expected.name + std::to_string(l), expected.layers[l], tolerance);
   }
 }
 
-// Without weight decay; `step` counts from 1.
-inline Rule adamw(double rate, int step) {
-  return [rate, step](double& weight, double gradient, double& first, double& second) {
-    first = 0.9 * first + 0.1 * gradient;
+struct Decays {
+  double beta1 = 0.9, weight = 0.0;
+};
+// Counts steps from 1.
+inline Rule adamw(double rate, int step, Decays decays = {}) {
+  return [=](double& weight, double gradient, double& first, double& second) {
+    first = decays.beta1 * first + (1.0 - decays.beta1) * gradient;
     second = 0.999 * second + 0.001 * gradient * gradient;
-    const double mean = first / (1.0 - std::pow(0.9, step));
+    const double mean = first / (1.0 - std::pow(decays.beta1, step));
+    weight -= rate * decays.weight * weight;
     weight -= rate * mean / (std::sqrt(second / (1.0 - std::pow(0.999, step))) + 1e-8);
   };
 }

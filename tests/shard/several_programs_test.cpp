@@ -5,7 +5,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,9 +17,8 @@
 
 namespace several_programs_test {
 
-using tessera::FullyShardOptions;
-using tessera::Strategy;
-using tessera::plan::WindowKind;
+using namespace tessera;
+using plan::WindowKind;
 using toy::contains;
 using toy::failure_of;
 using toy::Values;
@@ -41,15 +39,7 @@ Values sample(Sample what, std::size_t width, int step, std::size_t micro, int r
 // The discriminator says 1 for what is real and -1 for what is made: the gradient of the mean of the squared errors.
 float error_gradient(float says, float should_say) { return 2.0f * (says - should_say) / float(rows); }
 
-using Layers = std::vector<std::unique_ptr<toy::Layer<float>>>;
-
-Layers layers_of(const std::array<std::size_t, 3>& widths) {
-  Layers layers;
-  for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
-    layers.push_back(std::make_unique<toy::Layer<float>>(widths[l], widths[l + 1], rows));
-  }
-  return layers;
-}
+using Layers = toy::Layers<toy::Layer<float>>;
 
 // How programs are told.
 enum class Told { by_windows, by_passes };
@@ -59,7 +49,7 @@ using OfMaker = std::optional<std::size_t>;
 
 // One rank's part of the game.
 struct Game {
-  explicit Game(tessera::World& world, const FullyShardOptions& options, Told told = Told::by_windows,
+  explicit Game(World& world, const FullyShardOptions& options, Told told = Told::by_windows,
                 OfMaker micro_batches = std::nullopt)
       : rank(world.rank()), of_judge(options.micro_batches), of_maker(micro_batches), model(world, options) {
     for (std::size_t l = 0; l < generator.size(); ++l) {
@@ -114,20 +104,12 @@ struct Game {
                                .optimizer = sgd_of_maker(),
                                .micro_batches = of_maker});
   }
-  static tessera::Sgd sgd_of_maker() { return {.learning_rate = generator_rate, .momentum = momentum}; }
+  static Sgd sgd_of_maker() { return {.learning_rate = generator_rate, .momentum = momentum}; }
 
-  void finalize() { model.finalize(tessera::AdamW{.learning_rate = discriminator_rate, .weight_decay = 0.0f}); }
+  void finalize() { model.finalize(AdamW{.learning_rate = discriminator_rate, .weight_decay = 0.0f}); }
 
-  const Values& forward(Layers& layers, const Values& input) {
-    const Values* x = &input;
-    for (auto& layer : layers) x = &model.forward(*layer, *x);
-    return *x;
-  }
-  const Values& backward(Layers& layers, const Values& dy) {
-    const Values* dx = &dy;
-    for (std::size_t l = layers.size(); l > 0; --l) dx = &model.backward(*layers[l - 1], *dx);
-    return *dx;
-  }
+  const Values& forward(Layers& layers, const Values& input) { return toy::forward(model, layers, input); }
+  const Values& backward(Layers& layers, const Values& dy) { return toy::backward(model, layers, dy); }
   // Errors of what the discriminator says now.
   const Values& errors(std::size_t place, float should_say) {
     Values& dy = dys[place];
@@ -174,21 +156,21 @@ struct Game {
   int rank;
   std::size_t of_judge;
   OfMaker of_maker;
-  Layers generator = layers_of(widths_of_generator);
-  Layers discriminator = layers_of(widths_of_discriminator);
+  Layers generator = toy::make_layers<toy::Layer<float>>(widths_of_generator, rows);
+  Layers discriminator = toy::make_layers<toy::Layer<float>>(widths_of_discriminator, rows);
   std::array<Values, 4> noise, real;
   std::array<Values, 2> dys;
-  tessera::FullyShard model;
-  std::vector<tessera::Unit*> units;
-  tessera::TrainingProgram* judge;
-  tessera::TrainingProgram* make;
+  FullyShard model;
+  std::vector<Unit*> units;
+  TrainingProgram* judge;
+  TrainingProgram* make;
 };
 
 // Two steps of the discriminator for each of the generator.
 constexpr int rounds = 3;
 
 struct Outcome {
-  std::map<std::string, Values> weights;
+  toy::Weights weights;
   std::vector<double> norms;  // of rank 0, step by step
   std::array<std::int64_t, 2> updates{};
   std::uint64_t plan = 0;
@@ -197,28 +179,22 @@ struct Outcome {
 Outcome play(int ranks, const FullyShardOptions& options, Told told = Told::by_windows,
              OfMaker of_maker = std::nullopt) {
   Outcome outcome;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Game game(world, options, told, of_maker);
     game.finalize();
-    if (world.rank() == 0) outcome.plan = tessera::plan::hash(game.model.plan());
-    const auto note = [&] {
-      if (world.rank() == 0) outcome.norms.push_back(game.model.last_step().gradient_norm);
-    };
+    if (world.rank() == 0) outcome.plan = plan::hash(game.model.plan());
     for (int round = 0; round < rounds; ++round) {
-      game.step_of_judge(3 * round);
-      note();
-      game.step_of_judge(3 * round + 1);
-      note();
-      game.step_of_maker(3 * round + 2);
-      note();
+      for (int step = 3 * round; step < 3 * round + 3; ++step) {
+        step % 3 == 2 ? game.step_of_maker(step) : game.step_of_judge(step);
+        if (world.rank() == 0) outcome.norms.push_back(game.model.last_step().gradient_norm);
+      }
     }
     if (world.rank() == 0) {
       outcome.updates[1] = game.model.last_step().updates;
       game.model.begin(*game.judge);
       outcome.updates[0] = game.model.last_step().updates;
     }
-    toy::collect_weights(game.model, outcome.weights, mutex);
+    toy::collect_weights(game.model, outcome.weights);
   });
   return outcome;
 }
@@ -284,8 +260,7 @@ TEST_CASE("a_generator_and_a_discriminator_train_as_in_a_plain_loop") {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const MicroBatches& each :
          {MicroBatches{1, {}}, MicroBatches{2, {}}, MicroBatches{1, 3}, MicroBatches{3, 1}, MicroBatches{2, 4}}) {
-      FullyShardOptions options;
-      options.micro_batches = each.of_judge;
+      FullyShardOptions options{.micro_batches = each.of_judge};
       const std::size_t of_maker = each.of_maker.value_or(each.of_judge);
       const Outcome outcome = play(ranks, options, Told::by_windows, each.of_maker);
       CHECK(outcome.updates == std::array<std::int64_t, 2>{2 * rounds, rounds});
@@ -299,24 +274,17 @@ TEST_CASE("a_generator_and_a_discriminator_train_as_in_a_plain_loop") {
 }
 
 TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
-  struct Mesh {
-    int ranks;
-    std::size_t replicas;
-  };
-  const std::vector<Mesh> meshes =
-      tests::reduced() ? std::vector<Mesh>{{3, 1}, {4, 2}} : std::vector<Mesh>{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {4, 2}};
-  for (const Mesh mesh : meshes) {
+  for (const toy::Mesh& mesh : toy::flat_meshes_and_one_of_replicas()) {
     for (const std::size_t micro_batches : {1u, 3u}) {
       const std::size_t of_maker = 4 - micro_batches;
-      for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+      for (const auto mode : {AccumulationMode::reduced, AccumulationMode::local}) {
         // Each strategy gathers ahead in one of the modes, and not at all in the other.
-        std::size_t turn = mode == tessera::AccumulationMode::local ? 1 : 0;
+        std::size_t turn = mode == AccumulationMode::local ? 1 : 0;
         FullyShardOptions options{.strategy = Strategy::ddp, .replicas = mesh.replicas};
         options.micro_batches = micro_batches;
         options.accumulation = mode;
         std::optional<Outcome> reference;
-        for (const Strategy strategy : tessera::all_strategies) {
-          if (mesh.replicas == 1 && (strategy == Strategy::hsdp || strategy == Strategy::hfsdp)) continue;
+        for (const Strategy strategy : mesh.strategies()) {
           const std::size_t prefetch = ++turn % 2 == 0 ? 0 : 2;
           if (tests::sanitized && (strategy == Strategy::ddp || (turn + micro_batches + mesh.replicas) % 3 != 0))
             continue;
@@ -334,28 +302,23 @@ TEST_CASE("several_programs_are_bitwise_equal_between_strategies") {
 }
 
 TEST_CASE("a_program_of_one_micro_batch_needs_no_sums_that_another_needs") {
-  tessera::launch({.ranks = 2}, [](tessera::World& world) {
-    FullyShardOptions options{.accumulation = tessera::AccumulationMode::local};
+  launch({.ranks = 2}, [](World& world) {
+    FullyShardOptions options{.accumulation = AccumulationMode::local};
     options.micro_batches = 3;
     Game game(world, options, Told::by_windows, 1);
     game.finalize();
-    const tessera::plan::Plan& plan = game.model.plan();
-    for (const std::size_t of_maker : {0u, 1u})
-      CHECK(!plan.unit_buffers[of_maker][tessera::plan::Role::accumulation].exists());
-    for (const std::size_t of_judge : {2u, 3u})
-      CHECK(plan.unit_buffers[of_judge][tessera::plan::Role::accumulation].exists());
+    const plan::Plan& plan = game.model.plan();
+    for (const std::size_t of_maker : {0u, 1u}) CHECK(!plan.unit_buffers[of_maker][plan::Role::accumulation].exists());
+    for (const std::size_t of_judge : {2u, 3u}) CHECK(plan.unit_buffers[of_judge][plan::Role::accumulation].exists());
     CHECK(plan.gradient_divisor(0) == 6);
     CHECK(plan.gradient_divisor(1) == 2);
   });
 }
 
 TEST_CASE("programs_go_on_where_they_were_after_recompile") {
-  for (const bool recompiles : {false, true}) {
-    INFO("recompile " << recompiles);
-    static std::map<std::string, Values> before;
-    std::map<std::string, Values> weights;
-    std::mutex mutex;
-    tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  const auto weights_of = [](bool recompiles) {
+    toy::Weights weights;
+    launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
       Game game(world, {});
       game.finalize();
       game.step_of_judge(0);
@@ -365,18 +328,16 @@ TEST_CASE("programs_go_on_where_they_were_after_recompile") {
       game.step_of_maker(2);
       game.step_of_judge(3);
       CHECK(game.model.last_step().updates == 2);
-      toy::collect_weights(game.model, weights, mutex);
+      toy::collect_weights(game.model, weights);
     });
-    if (recompiles) {
-      for (const auto& [name, values] : weights) CHECK(toy::same_bits(values, before.at(name)));
-    }
-    before = weights;
-  }
+    return weights;
+  };
+  CHECK(toy::same_bits(weights_of(true), weights_of(false)));
 }
 
 TEST_CASE("the_loss_scale_of_a_program_is_its_own") {
-  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
-    Game game(world, {.loss_scaling = tessera::kernels::LossScaling{.initial = 8.0f, .dynamic = true}});
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    Game game(world, {.loss_scaling = kernels::LossScaling{.initial = 8.0f, .dynamic = true}});
     game.finalize();
     game.model.begin(*game.make);
     game.noise[0] = sample(Sample::noise, widths_of_generator.front(), 0, 0, world.rank());
@@ -398,7 +359,7 @@ TEST_CASE("the_loss_scale_of_a_program_is_its_own") {
 }
 
 TEST_CASE("each_program_has_its_evaluation_and_its_skipped_steps") {
-  tessera::launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = 3, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     Game game(world, {});
     game.finalize();
     game.model.begin(*game.make);
@@ -415,120 +376,108 @@ TEST_CASE("each_program_has_its_evaluation_and_its_skipped_steps") {
 
 TEST_CASE("wrong_use_of_programs_is_refused_by_name") {
   using enum WindowKind;
-  const auto fails = [](const std::function<void(Game&)>& body) {
-    return failure_of(1, [&](tessera::World& world) {
+  const auto check_fails = [](const char* part, const std::function<void(Game&)>& body) {
+    toy::check_failure(part, 1, [&](World& world) {
       Game game(world, {});
       body(game);
     });
   };
-  CHECK(contains(fails([](Game& game) {
-                   game.finalize();
-                   game.model.open(*game.units[0], forward).close();
-                   game.model.begin(*game.make);
-                 }),
-                 "program \"make\" cannot begin: a step of program \"judge\" is not done"));
-  CHECK(contains(fails([](Game& game) {
-                   game.finalize();
-                   game.model.begin(*game.make);
-                   for (tessera::Unit* unit : game.units) game.model.open(*unit, forward).close();
-                   game.model.open(*game.units[2], backward);
-                 }),
-                 "the backward window of unit discriminator.0 was opened out of order: the backward window of unit "
-                 "discriminator.1 of program \"make\" was expected"));
-  CHECK(contains(fails([](Game& game) {
-                   game.finalize();
-                   game.model.begin(*game.make);
-                   for (tessera::Unit* unit : game.units) game.model.open(*unit, forward).close();
-                   game.model.open(*game.units[3], backward).gradient(game.discriminator[1]->weight);
-                 }),
-                 "has no gradient, because program \"make\" does not train its unit"));
+  check_fails("program \"make\" cannot begin: a step of program \"judge\" is not done", [](Game& game) {
+    game.finalize();
+    game.model.open(*game.units[0], forward).close();
+    game.model.begin(*game.make);
+  });
+  check_fails(
+      "the backward window of unit discriminator.0 was opened out of order: the backward window of unit "
+      "discriminator.1 of program \"make\" was expected",
+      [](Game& game) {
+        game.finalize();
+        game.model.begin(*game.make);
+        for (Unit* unit : game.units) game.model.open(*unit, forward).close();
+        game.model.open(*game.units[2], backward);
+      });
+  check_fails("has no gradient, because program \"make\" does not train its unit", [](Game& game) {
+    game.finalize();
+    game.model.begin(*game.make);
+    for (Unit* unit : game.units) game.model.open(*unit, forward).close();
+    game.model.open(*game.units[3], backward).gradient(game.discriminator[1]->weight);
+  });
   // Another pass than the one that was recorded, and an update of another program than was begun.
-  const auto fails_recorded = [](const std::function<void(Game&)>& body) {
-    return failure_of(1, [&](tessera::World& world) {
+  const auto check_recorded = [](const char* part, const std::function<void(Game&)>& body) {
+    toy::check_failure(part, 1, [&](World& world) {
       Game game(world, {}, Told::by_passes);
       game.finalize();
       body(game);
     });
   };
-  CHECK(contains(fails_recorded([](Game& game) { game.pass_of_maker(0, 0); }),
-                 "the backward window of unit generator.1 was opened out of order: the forward window of unit "
-                 "discriminator.0 of program \"judge\" was expected"));
-  CHECK(contains(fails_recorded([](Game& game) {
-                   game.pass_of_judge(0, 0);
-                   game.model.begin(*game.make);
-                   game.model.update();
-                 }),
-                 "program \"make\" cannot begin: a step of program \"judge\" is not done, finish it with its windows "
-                 "and update() first"));
-  CHECK(contains(fails_recorded([](Game& game) {
-                   game.model.begin(*game.make);
-                   game.model.update();
-                 }),
-                 "update() came after 0 of 1 micro-batches: the forward window of unit generator.0 of program \"make\" "
-                 "was expected"));
-  CHECK(contains(fails([](Game& game) {
-                   game.model.add_program({.name = "blank"});
-                   game.finalize();
-                 }),
-                 "program \"blank\" has no windows: list them, or give it the pass that opens them"));
-  CHECK(contains(failure_of(1,
-                            [](tessera::World& world) {
-                              toy::Layer<float> forgotten(3, 3, rows);
-                              Game game(world, {});
-                              game.model.add(forgotten, "forgotten");
-                              game.finalize();
-                            }),
-                 "no program trains unit 4 (forgotten): name it in one, or freeze its parameters"));
-  CHECK(contains(fails([](Game& game) {
-                   game.finalize();
-                   game.model.add_program({.name = "late"});
-                 }),
-                 "program \"late\": added after finalize()"));
-  CHECK(contains(fails([](Game& game) {
-                   game.finalize();
-                   game.model.begin(tessera::TrainingProgram("judge", 0));
-                 }),
-                 "program \"judge\" belongs to another model"));
-  CHECK(contains(fails([](Game& game) { game.model.finalize(); }), "program \"judge\" has no optimizer"));
-  const auto fails_with = [](std::size_t of_maker, const std::function<void(Game&)>& body) {
-    return failure_of(1, [&](tessera::World& world) {
+  check_recorded(
+      "the backward window of unit generator.1 was opened out of order: the forward window of unit "
+      "discriminator.0 of program \"judge\" was expected",
+      [](Game& game) { game.pass_of_maker(0, 0); });
+  check_recorded(
+      "program \"make\" cannot begin: a step of program \"judge\" is not done, finish it with its windows "
+      "and update() first",
+      [](Game& game) {
+        game.pass_of_judge(0, 0);
+        game.model.begin(*game.make);
+        game.model.update();
+      });
+  check_recorded(
+      "update() came after 0 of 1 micro-batches: the forward window of unit generator.0 of program \"make\" "
+      "was expected",
+      [](Game& game) {
+        game.model.begin(*game.make);
+        game.model.update();
+      });
+  check_fails("program \"blank\" has no windows: list them, or give it the pass that opens them", [](Game& game) {
+    game.model.add_program({.name = "blank"});
+    game.finalize();
+  });
+  toy::check_failure("no program trains unit 4 (forgotten): name it in one, or freeze its parameters", 1,
+                     [](World& world) {
+                       toy::Layer<float> forgotten(3, 3, rows);
+                       Game game(world, {});
+                       game.model.add(forgotten, "forgotten");
+                       game.finalize();
+                     });
+  check_fails("program \"late\": added after finalize()", [](Game& game) {
+    game.finalize();
+    game.model.add_program({.name = "late"});
+  });
+  check_fails("program \"judge\" belongs to another model", [](Game& game) {
+    game.finalize();
+    game.model.begin(TrainingProgram("judge", 0));
+  });
+  check_fails("program \"judge\" has no optimizer", [](Game& game) { game.model.finalize(); });
+  const auto check_with = [](const char* part, std::size_t of_maker, const std::function<void(Game&)>& body) {
+    toy::check_failure(part, 1, [&](World& world) {
       Game game(world, {}, Told::by_windows, of_maker);
       game.finalize();
       game.model.begin(*game.make);
       body(game);
     });
   };
-  CHECK(contains(fails_with(0, [](Game&) {}), "micro_batches of program \"make\" is 0: choose 1 to 1048576"));
-  CHECK(contains(fails_with(2,
-                            [](Game& game) {
-                              for (std::size_t micro = 0; micro < 3; ++micro) game.pass_of_maker(0, micro);
-                            }),
-                 "all 2 micro-batches of this step are done"));
-  CHECK(contains(fails_with(2, [](Game& game) { game.model.update(); }), "update() came after 0 of 2 micro-batches"));
-  CHECK(contains(
-      fails([](Game& game) {
-        game.model.add_program({.name = "again", .windows = {{game.units[0], forward}, {game.units[0], backward}}});
-        game.finalize();
-      }),
-      "unit 0 (generator.0) is trained by two programs, \"make\" and \"again\""));
-  CHECK(contains(fails([](Game& game) {
-                   game.model.add_program({.name = "odd", .windows = {{nullptr, forward}}});
-                 }),
-                 "program \"odd\" names a unit that is null"));
-  CHECK(contains(failure_of(1,
-                            [](tessera::World& world) {
-                              FullyShardOptions options;
-                              options.program = tessera::plan::Program::chain(4);
-                              Game game(world, options);
-                              game.finalize();
-                            }),
-                 "give its programs in one way"));
-  CHECK(contains(failure_of(2,
-                            [](tessera::World& world) {
-                              Game game(world, {.replicas = 2, .outer = {.every = 4}});
-                              game.finalize();
-                            }),
-                 "count the steps of one program, and the model has 2"));
+  check_with("micro_batches of program \"make\" is 0: choose 1 to 1048576", 0, [](Game&) {});
+  check_with("all 2 micro-batches of this step are done", 2, [](Game& game) {
+    for (std::size_t micro = 0; micro < 3; ++micro) game.pass_of_maker(0, micro);
+  });
+  check_with("update() came after 0 of 2 micro-batches", 2, [](Game& game) { game.model.update(); });
+  check_fails("unit 0 (generator.0) is trained by two programs, \"make\" and \"again\"", [](Game& game) {
+    game.model.add_program({.name = "again", .windows = {{game.units[0], forward}, {game.units[0], backward}}});
+    game.finalize();
+  });
+  check_fails("program \"odd\" names a unit that is null", [](Game& game) {
+    game.model.add_program({.name = "odd", .windows = {{nullptr, forward}}});
+  });
+  toy::check_failure("give its programs in one way", 1, [](World& world) {
+    FullyShardOptions options{.program = plan::Program::chain(4)};
+    Game game(world, options);
+    game.finalize();
+  });
+  toy::check_failure("count the steps of one program, and the model has 2", 2, [](World& world) {
+    Game game(world, {.replicas = 2, .outer = {.every = 4}});
+    game.finalize();
+  });
 }
 
 TEST_CASE("programs_recorded_from_passes_are_those_that_are_listed") {
@@ -547,14 +496,13 @@ TEST_CASE("programs_recorded_from_passes_are_those_that_are_listed") {
 
 // A unit in two windows, one that is skipped, half precision, frozen parameters, and the user's block of activations.
 TEST_CASE("a_recorded_pass_may_do_what_passes_do") {
-  using tessera::bf16;
-  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     toy::Layer<bf16> tied(3, 3, rows), fixed(3, 3, rows), expert(3, 3, rows);
     fixed.bias.set_frozen(true);
-    tessera::FullyShard model(world, {.precision = tessera::bf16_mixed, .activations = tessera::Bytes(640)});
+    FullyShard model(world, {.precision = bf16_mixed, .activations = Bytes(640)});
     model.add(tied);
     model.add(fixed);
-    tessera::Unit& optional = model.add(expert, {.name = "expert", .optional = true});
+    Unit& optional = model.add(expert, {.name = "expert", .optional = true});
     const Values x(3 * rows, 0.25f), dy(3 * rows, 1.0f);
     std::size_t calls = 0;
     const auto pass = [&] {
@@ -570,7 +518,7 @@ TEST_CASE("a_recorded_pass_may_do_what_passes_do") {
       model.synchronize();
     };
     model.add_program({.pass = pass});
-    model.finalize(tessera::AdamW{});
+    model.finalize(AdamW{});
     CHECK(calls == 1);
     CHECK(model.plan().programs.size() == 1);
     CHECK(model.plan().programs.front().name == "train");
@@ -588,98 +536,83 @@ TEST_CASE("a_recorded_pass_may_do_what_passes_do") {
 
 TEST_CASE("a_pass_that_cannot_be_recorded_is_refused_by_name") {
   using enum WindowKind;
-  const auto fails = [](int ranks, const std::function<void(tessera::FullyShard&, toy::Layer<float>&, int)>& pass) {
-    return failure_of(ranks, [&](tessera::World& world) {
+  const auto check_fails = [](const char* part, int ranks,
+                              const std::function<void(FullyShard&, toy::Layer<float>&, int)>& pass) {
+    toy::check_failure(part, ranks, [&](World& world) {
       toy::Layer<float> layer(3, 3, rows);
-      tessera::FullyShard model(world);
+      FullyShard model(world);
       model.add(layer, "layer");
       model.add_program({.name = "odd", .pass = [&] { pass(model, layer, world.rank()); }});
-      model.finalize(tessera::AdamW{});
+      model.finalize(AdamW{});
     });
   };
-  CHECK(contains(fails(1, [](auto&, auto&, int) {}), "the pass of program \"odd\" opened no window"));
-  CHECK(contains(fails(1, [](auto& model, auto&, int) { model.update(); }),
-                 "a pass that is recorded opens windows and nothing else"));
-  const std::string forgotten = fails(1, [](auto& model, auto&, int) {
-    static std::optional<tessera::Window> left;
-    left.emplace(model.open(model.unit(0), forward));
+  check_fails("the pass of program \"odd\" opened no window", 1, [](auto&, auto&, int) {});
+  check_fails("a pass that is recorded opens windows and nothing else", 1,
+              [](auto& model, auto&, int) { model.update(); });
+  check_fails("recording program \"odd\", the forward window of unit layer is still open where its pass ends", 1,
+              [](auto& model, auto&, int) {
+                static std::optional<Window> left;
+                left.emplace(model.open(model.unit(0), forward));
+              });
+  check_fails("the backward window of unit layer cannot open: rank 0, recording program \"odd\", the forward window", 1,
+              [](auto& model, auto&, int) {
+                const Window first = model.open(model.unit(0), forward);
+                model.open(model.unit(0), backward);
+              });
+  check_fails("layer.weight has no gradient here", 1, [](auto& model, auto& layer, int) {
+    Window window = model.open(model.unit(0), forward);
+    window.gradient(layer.weight);
   });
-  CHECK(contains(forgotten,
-                 "recording program \"odd\", the forward window of unit layer is still open where its pass ends"));
-  CHECK(
-      contains(fails(1,
-                     [](auto& model, auto&, int) {
-                       const tessera::Window first = model.open(model.unit(0), forward);
-                       model.open(model.unit(0), backward);
-                     }),
-               "the backward window of unit layer cannot open: rank 0, recording program \"odd\", the forward window"));
-  CHECK(contains(fails(1,
-                       [](auto& model, auto& layer, int) {
-                         tessera::Window window = model.open(model.unit(0), forward);
-                         window.gradient(layer.weight);
-                       }),
-                 "layer.weight has no gradient here"));
-  CHECK(contains(fails(1,
-                       [](auto& model, auto& layer, int) {
-                         tessera::Window window = model.open(model.unit(0), forward);
-                         window.template parameter<tessera::bf16>(layer.weight);
-                       }),
-                 "parameter layer.weight is fp32 here, not bf16"));
-  CHECK(contains(fails(3,
-                       [](auto& model, auto&, int rank) {
-                         model.within(model.unit(0), forward, [&](tessera::Window&) {
-                           if (rank == 1) throw std::runtime_error("no such batch");
-                         });
-                         model.within(model.unit(0), backward, [](tessera::Window&) {});
-                       }),
-                 "no such batch"));
+  check_fails("parameter layer.weight is fp32 here, not bf16", 1, [](auto& model, auto& layer, int) {
+    Window window = model.open(model.unit(0), forward);
+    window.template parameter<bf16>(layer.weight);
+  });
+  check_fails("no such batch", 3, [](auto& model, auto&, int rank) {
+    model.within(model.unit(0), forward, [&](Window&) {
+      if (rank == 1) throw std::runtime_error("no such batch");
+    });
+    model.within(model.unit(0), backward, [](Window&) {});
+  });
   const Values dy(3 * rows);
-  CHECK(contains(fails(2,
-                       [&dy](auto& model, auto& layer, int rank) {
-                         model.forward(layer, dy);
-                         if (rank == 1) model.forward(layer, dy);
-                         model.backward(layer, dy);
-                       }),
-                 "windows of a micro-batch = 2"));
-  CHECK(contains(
-      failure_of(1,
-                 [](tessera::World& world) {
-                   Game game(world, {});
-                   game.model.add_program({.name = "both", .windows = {{game.units[0], forward}}, .pass = [] {}});
-                 }),
-      "program \"both\" lists windows and has a pass"));
+  check_fails("windows of a micro-batch = 2", 2, [&dy](auto& model, auto& layer, int rank) {
+    model.forward(layer, dy);
+    if (rank == 1) model.forward(layer, dy);
+    model.backward(layer, dy);
+  });
+  toy::check_failure("program \"both\" lists windows and has a pass", 1, [](World& world) {
+    Game game(world, {});
+    game.model.add_program({.name = "both", .windows = {{game.units[0], forward}}, .pass = [] {}});
+  });
 }
 
 TEST_CASE("finalize_may_be_repeated_after_it_has_failed") {
-  tessera::launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [](tessera::World& world) {
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [](World& world) {
     Game game(world, {});
-    CHECK_THROWS_WITH_AS(game.model.finalize(), doctest::Contains("program \"judge\" has no optimizer"),
-                         tessera::UsageError);
+    CHECK_THROWS_WITH_AS(game.model.finalize(), doctest::Contains("program \"judge\" has no optimizer"), UsageError);
     toy::Layer<float> forgotten(3, 3, rows);
-    tessera::FullyShard other(world, {.program = tessera::plan::Program::chain(2)});
+    FullyShard other(world, {.program = plan::Program::chain(2)});
     other.add(forgotten);
-    CHECK_THROWS_AS(other.finalize(tessera::Sgd{.learning_rate = 0.5f}), tessera::UsageError);
+    CHECK_THROWS_AS(other.finalize(Sgd{.learning_rate = 0.5f}), UsageError);
     game.finalize();
     game.step_of_judge(0);
     game.step_of_maker(1);
     CHECK_FALSE(game.model.pieces(*game.units[2], "m").empty());
     CHECK_THROWS_WITH_AS(game.model.pieces(*game.units[0], "m"),
-                         doctest::Contains("there are master, gradient, velocity"), tessera::UsageError);
-    CHECK_THROWS_WITH_AS(game.model.step_scalars(2), doctest::Contains("the model has 2, counted from 0"),
-                         tessera::UsageError);
+                         doctest::Contains("there are master, gradient, velocity"), UsageError);
+    CHECK_THROWS_WITH_AS(game.model.step_scalars(2), doctest::Contains("the model has 2, counted from 0"), UsageError);
   });
 }
 
 TEST_CASE("ranks_that_begin_different_programs_are_told") {
   using enum WindowKind;
-  const std::string text = failure_of(2, [](tessera::World& world) {
+  const std::string text = failure_of(2, [](World& world) {
     toy::Layer<float> layer(3, 3, rows);
     layer.weight.set_frozen(true), layer.bias.set_frozen(true);
-    tessera::FullyShard model(world);
-    const tessera::Unit* const unit = &model.add(layer);
+    FullyShard model(world);
+    const Unit* const unit = &model.add(layer);
     const auto& one = model.add_program({.name = "one", .windows = {{unit, forward}}});
     const auto& two = model.add_program({.name = "two", .windows = {{unit, forward}}});
-    model.finalize(tessera::AdamW{});
+    model.finalize(AdamW{});
     model.begin(world.rank() == 0 ? one : two);  // they do the same, and count different steps
     model.skip_step();
     model.synchronize();
@@ -691,23 +624,23 @@ TEST_CASE("ranks_that_begin_different_programs_are_told") {
 
 TEST_CASE("ranks_that_differ_in_a_program_are_told") {
   using enum WindowKind;
-  const std::string text = failure_of(2, [](tessera::World& world) {
+  const std::string text = failure_of(2, [](World& world) {
     toy::Layer<float> layer(3, 3, rows), other(3, 3, rows);
-    tessera::FullyShard model(world);
-    tessera::Unit& first = model.add(layer, "first");
-    tessera::Unit& second = model.add(other, "second");
+    FullyShard model(world);
+    Unit& first = model.add(layer, "first");
+    Unit& second = model.add(other, "second");
     model.add_program({.name = "one", .windows = {{&first, forward}, {&first, backward}}});
     model.add_program({.name = "two",
                        .windows = {{&second, forward}, {&second, backward}},
-                       .optimizer = tessera::AdamW{.learning_rate = world.rank() == 0 ? 0.5f : 0.25f}});
-    model.finalize(tessera::AdamW{});
+                       .optimizer = AdamW{.learning_rate = world.rank() == 0 ? 0.5f : 0.25f}});
+    model.finalize(AdamW{});
   });
   CHECK(contains(text, "learning_rate of program two = 0.5"));
   CHECK(contains(text, "learning_rate of program two = 0.25"));
 }
 
 TEST_CASE("ranks_that_differ_in_a_programs_micro_batches_are_told") {
-  const std::string text = failure_of(2, [](tessera::World& world) {
+  const std::string text = failure_of(2, [](World& world) {
     Game game(world, {}, Told::by_windows, world.rank() == 0 ? 2 : 3);
     game.finalize();
   });

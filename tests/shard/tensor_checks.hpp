@@ -11,10 +11,11 @@
 
 namespace tensors {
 
+using tessera::Strategy;
+
 template <typename Train>
 void check_strategies(const Values& expected, const std::vector<Wrapping>& wrappings,
                       const std::vector<int>& rank_counts, Train train) {
-  using tessera::Strategy;
   for (const Wrapping& wrapping : wrappings) {
     for (const int ranks : rank_counts) {
       for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::fsdp}) {
@@ -30,7 +31,6 @@ void check_strategies(const Values& expected, const std::vector<Wrapping>& wrapp
 // On meshes, with states in the host's memory and in test modes.
 template <typename Train>
 void check_places(const Values& expected, const Wrapping& wrapping, Train train) {
-  using tessera::Strategy;
   for (const Strategy strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::fsdp}) {
     CAPTURE(to_string(strategy));
     CHECK((train({6, {.strategy = strategy, .replicas = 2}, wrapping}) == expected));
@@ -53,7 +53,6 @@ void check_recompiled(const Values& expected, const Wrapping& wrapping, Train tr
 // Every strategy has ddp's bits, which are returned: with clipping, several micro-batches, a step that is skipped,
 // frozen parameters and gradients of 16 bits. The run says the optimizer, the types and how many ranks.
 inline toy::Result check_in_mixed_precision(toy::Run& run) {
-  using tessera::Strategy;
   run.widths = {3, 86, 3, 257, 1};
   run.options.micro_batches = 2;
   run.options.accumulation = tessera::AccumulationMode::reduced;

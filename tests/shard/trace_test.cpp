@@ -30,20 +30,15 @@ using toy::Run;
 struct Traced {
   json file;
   plan::Plan plan;
-  std::map<std::string, toy::Values> weights;
+  toy::Weights weights;
 };
 
-Run run_on(int ranks) {
-  Run run;
-  run.ranks = ranks;
-  return run;
-}
+Run run_on(int ranks) { return {.ranks = ranks}; }
 
 // Five steps, of which the given ones are traced.
 Traced train(const Run& run, std::optional<TraceSteps> steps) {
   const TemporaryFolder folder;
   Traced result;
-  std::mutex mutex;
   launch({.ranks = run.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     toy::Trainee<float> trainee(world, run);
     FullyShard& model = trainee.model();
@@ -54,7 +49,7 @@ Traced train(const Run& run, std::optional<TraceSteps> steps) {
       if (step == 2) trainee.evaluate();
     }
     if (trace) trace->write(folder / "trace.json");
-    toy::collect_weights(model, result.weights, mutex);
+    toy::collect_weights(model, result.weights);
     if (world.rank() == 0) result.plan = model.plan();
   });
   if (steps) result.file = json::parse(std::ifstream(folder / "trace.json"));
@@ -140,21 +135,17 @@ void for_each_run(Check check) {
   for (const int ranks : {1, 2, 3}) {
     for (const Strategy strategy : flat_strategies) {
       for (const std::size_t micro_batches : {1u, 3u}) {
-        Run run;
-        run.ranks = ranks;
-        run.options.strategy = strategy;
-        run.options.micro_batches = micro_batches;
-        run.options.diagnostics.queue_compute = micro_batches == 3;
+        Run run{.options = {.strategy = strategy,
+                            .micro_batches = micro_batches,
+                            .diagnostics = {.queue_compute = micro_batches == 3}},
+                .ranks = ranks};
         CAPTURE(toy::describe(run));
         check(run, traced(run));
       }
     }
   }
   for (const std::size_t fragments : {1u, 2u}) {  // an outer step in every other step, and in every one
-    Run outer;
-    outer.ranks = 4;
-    outer.options.replicas = 2;
-    outer.options.outer = {.every = 2, .fragments = fragments};
+    Run outer{.options = {.replicas = 2, .outer = {.every = 2, .fragments = fragments}}, .ranks = 4};
     CAPTURE(toy::describe(outer));
     check(outer, traced(outer));
   }
@@ -340,14 +331,18 @@ TEST_CASE("with_outer_steps_a_trace_ends_where_the_count_of_updates_is_set") {
   });
 }
 
+// Two ranks trace a step and write it there.
+void write_trace(const std::filesystem::path& path) {
+  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    toy::Trainee<float> trainee(world, run_on(2));
+    Trace trace = trainee.model().trace({.first = 1, .last = 1});
+    trainee.step();
+    trace.write(path);
+  });
+}
+
 TEST_CASE("a_trace_that_cannot_be_written_is_an_error_with_its_path") {
-  CHECK_THROWS_WITH_AS(launch({.ranks = 2, .timeout = std::chrono::seconds(20)},
-                              [&](World& world) {
-                                toy::Trainee<float> trainee(world, run_on(2));
-                                Trace trace = trainee.model().trace({.first = 1, .last = 1});
-                                trainee.step();
-                                trace.write("/nowhere/trace.json");
-                              }),
+  CHECK_THROWS_WITH_AS(write_trace("/nowhere/trace.json"),
                        doctest::Contains("/nowhere/trace.json: the trace cannot be written"), Error);
 }
 
@@ -395,12 +390,7 @@ TEST_CASE("a_trace_is_not_written_through_a_link_that_stands_at_its_growing_name
   std::ofstream(folder / "precious") << "kept";
   const std::string growing = fmt::format("trace.json.{}.tmp", ::getpid());
   std::filesystem::create_symlink(folder / "precious", folder / growing);
-  launch({.ranks = 2, .timeout = std::chrono::seconds(20)}, [&](World& world) {
-    toy::Trainee<float> trainee(world, run_on(2));
-    Trace trace = trainee.model().trace({.first = 1, .last = 1});
-    trainee.step();
-    trace.write(folder / "trace.json");
-  });
+  write_trace(folder / "trace.json");
   std::ifstream file(folder / "precious");
   std::string text;
   CHECK((file >> text && text == "kept"));

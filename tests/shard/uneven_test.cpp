@@ -14,14 +14,8 @@
 
 namespace uneven_test {
 
-namespace {
+using namespace tessera;
 
-using tessera::FullyShard;
-using tessera::FullyShardOptions;
-using tessera::Strategy;
-using tessera::UsageError;
-using tessera::World;
-namespace kernels = tessera::kernels;
 using toy::Values;
 
 constexpr std::size_t rows = 4;  // of a micro-batch
@@ -30,7 +24,7 @@ constexpr std::size_t outputs = 3;
 
 Values values_of(std::size_t sample, std::size_t count, std::uint64_t salt) {
   Values values(count);
-  tessera::Initial::uniform(-1.0f, 1.0f).fill(values, 78, "sample", sample * 64 + salt * 32);
+  Initial::uniform(-1.0f, 1.0f).fill(values, 78, "sample", sample * 64 + salt * 32);
   return values;
 }
 
@@ -38,10 +32,9 @@ Values values_of(std::size_t sample, std::size_t count, std::uint64_t salt) {
 template <typename T>
 class Network {
  public:
-  Network(World& world, const FullyShardOptions& options) : model(world, options) {
-    model.add(first_);
-    model.add(second_);
-  }
+  Network(World& world, const FullyShardOptions& options,
+          std::unique_ptr<Optimizer> optimizer = Sgd{.learning_rate = 0.1f})
+      : model(world, options, std::move(optimizer), first_, second_) {}
 
   // Samples [begin, end), at most `rows`: gradients are their sum. Returns the sum of their losses.
   double train(std::size_t begin, std::size_t end, bool overflow = false) {
@@ -79,7 +72,7 @@ class Network {
   Values dy_ = Values(rows * outputs);
 
  public:
-  FullyShard model;
+  toy::Model model;
 };
 
 // Every step takes `global` samples, the last of an epoch what is left; `ranks_with_data` of the ranks share them.
@@ -99,7 +92,7 @@ struct Outcome {
   std::vector<double> weights_of_steps;
   std::vector<float> loss_scales;
   std::vector<std::size_t> trained = {};  // by sample: how often
-  std::map<std::string, Values> weights = {};
+  toy::Weights weights = {};
 };
 
 struct Slice {
@@ -144,9 +137,8 @@ Outcome run(Job job) {
   outcome.trained.resize(job.samples, 0);
   std::mutex mutex;
   job.options.micro_batches = micro_batches_of(job);
-  tessera::launch({.ranks = job.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
-    Network<T> network(world, job.options);
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.1f, .momentum = 0.5f, .clip_norm = 0.8f});
+  launch({.ranks = job.ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
+    Network<T> network(world, job.options, Sgd{.learning_rate = 0.1f, .momentum = 0.5f, .clip_norm = 0.8f});
     std::vector<std::size_t> trained(job.samples, 0);
     std::size_t step = 0;
     for (int epoch = 0; epoch < job.epochs; ++epoch) {
@@ -157,7 +149,7 @@ Outcome run(Job job) {
         const Slice mine = slice_of(job, world.rank(), all);
         loss += train_step(network, mine, world.rank() == 0 && job.overflows.contains(step), trained);
         count += double(mine.end - mine.begin);
-        const tessera::StepReport report = network.model.last_step();
+        const StepReport report = network.model.last_step();
         const std::lock_guard lock(mutex);
         if (world.rank() != 0) continue;
         outcome.norms.push_back(report.gradient_norm);
@@ -168,7 +160,7 @@ Outcome run(Job job) {
       const double mean = world.mean(loss, count, "loss of an epoch");
       if (world.rank() == 0) outcome.losses.push_back(mean);
     }
-    toy::collect_weights(network.model, outcome.weights, mutex);
+    toy::collect_weights(network.model, outcome.weights);
     const std::lock_guard lock(mutex);
     for (std::size_t s = 0; s < job.samples; ++s) outcome.trained[s] += trained[s];
   });
@@ -176,11 +168,7 @@ Outcome run(Job job) {
 }
 
 bool same_bits(const Outcome& a, const Outcome& b) {
-  const auto bits = [](const std::vector<double>& numbers) {
-    std::vector<std::uint64_t> result;
-    for (const double number : numbers) result.push_back(std::bit_cast<std::uint64_t>(number));
-    return result;
-  };
+  using toy::bits;
   return bits(a.losses) == bits(b.losses) && bits(a.norms) == bits(b.norms) && a.loss_scales == b.loss_scales &&
          toy::same_bits(a.weights, b.weights);
 }
@@ -198,12 +186,9 @@ void check_like_one_rank(const Outcome& outcome, const Outcome& one) {
   for (const std::size_t times : outcome.trained) CHECK(times == 2);  // epochs
 }
 
-const std::vector<Strategy> all_strategies = {Strategy::ddp,  Strategy::zero1, Strategy::zero2,
-                                              Strategy::fsdp, Strategy::hsdp,  Strategy::hfsdp};
-
 // Checks that each strategy comes to the bits of ddp, and to the losses of one rank.
 void check_strategies(Job job, const Outcome& one) {
-  for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+  for (const auto mode : {AccumulationMode::reduced, AccumulationMode::local}) {
     job.options.accumulation = mode;
     job.options.strategy = Strategy::ddp;
     const Outcome reference = run(job);
@@ -216,8 +201,6 @@ void check_strategies(Job job, const Outcome& one) {
     }
   }
 }
-
-}  // namespace
 
 TEST_CASE("data_that_divides_nothing_trains_as_on_one_rank_with_every_strategy") {
   const Outcome one = run(Job{});
@@ -249,10 +232,10 @@ TEST_CASE("test_modes_leave_the_bits_of_uneven_data_alone") {
 TEST_CASE("weights_and_skipped_steps_go_with_a_dynamic_loss_scale_and_overflows") {
   Job job{.ranks = 3, .ranks_with_data = 2};
   job.overflows = {0, 1, 7};
-  job.options.precision = tessera::fp16_mixed;
-  job.options.accumulation = tessera::AccumulationMode::reduced;
+  job.options.precision = fp16_mixed;
+  job.options.accumulation = AccumulationMode::reduced;
   job.options.loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true};
-  const Outcome reference = run<tessera::fp16>(job);
+  const Outcome reference = run<fp16>(job);
   CHECK(reference.loss_scales[0] == 128.0f);
   CHECK(reference.loss_scales[1] == 64.0f);
   CHECK(reference.loss_scales[6] == 64.0f);
@@ -268,11 +251,9 @@ TEST_CASE("weights_and_skipped_steps_go_with_a_dynamic_loss_scale_and_overflows"
   CHECK(reference.losses[1] < reference.losses[0]);
   for (const Strategy strategy : all_strategies) {
     job.options.strategy = strategy;
-    CHECK(same_bits(run<tessera::fp16>(job), reference));
+    CHECK(same_bits(run<fp16>(job), reference));
   }
 }
-
-namespace {
 
 // Everything that a step may change of this rank.
 std::vector<std::uint32_t> state_of(FullyShard& model) {
@@ -292,19 +273,18 @@ std::vector<std::uint32_t> state_of(FullyShard& model) {
 }
 
 void on_ranks(int ranks, const std::function<void(World&)>& body) {
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, body);
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, body);
 }
-
-}  // namespace
 
 TEST_CASE("a_step_that_every_rank_skips_changes_nothing_and_says_that_data_has_ended") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::fsdp}) {
     on_ranks(3, [&](World& world) {
-      Network<tessera::fp16> network(world, {.strategy = strategy,
-                                             .precision = tessera::fp16_mixed,
-                                             .loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true}});
+      Network<fp16> network(world,
+                            {.strategy = strategy,
+                             .precision = fp16_mixed,
+                             .loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true}},
+                            AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f});
       FullyShard& model = network.model;
-      model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f});
       CHECK_FALSE(model.finished());
       std::size_t steps = 0;  // rank r has r batches
       for (; !model.finished(); ++steps) {
@@ -333,22 +313,21 @@ TEST_CASE("a_step_that_every_rank_skips_changes_nothing_and_says_that_data_has_e
 
 TEST_CASE("a_short_accumulation_is_divided_by_what_it_was") {
   // Two of five micro-batches, and the two that a model of two has.
-  for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+  for (const auto mode : {AccumulationMode::reduced, AccumulationMode::local}) {
     std::vector<std::vector<double>> norms(2);
     on_ranks(3, [&](World& world) {
       for (const std::size_t micro_batches : {5u, 2u}) {
         Network<float> network(world, {.micro_batches = micro_batches, .accumulation = mode});
-        network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
         for (int step = 0; step < 3; ++step) {
           for (std::size_t micro = 0; micro < 2; ++micro) {
             const std::size_t first = std::size_t(world.rank()) * 64 + micro * rows;
             network.train(first, first + rows);
           }
           network.model.update();
-          const tessera::StepReport report = network.model.last_step();
+          const StepReport report = network.model.last_step();
           CHECK(report.weight == 6.0);
           double squares = 0.0;
-          for (const tessera::GradientNorm& entry : network.model.gradient_norms()) squares += entry.norm * entry.norm;
+          for (const GradientNorm& entry : network.model.gradient_norms()) squares += entry.norm * entry.norm;
           CHECK(std::sqrt(squares) == doctest::Approx(report.gradient_norm));
           if (world.rank() == 0) norms[micro_batches == 5 ? 0 : 1].push_back(report.gradient_norm);
         }
@@ -363,8 +342,7 @@ TEST_CASE("a_short_accumulation_is_divided_by_what_it_was") {
 TEST_CASE("skipped_steps_and_short_accumulations_are_traced_as_others_are") {
   on_ranks(2, [&](World& world) {
     Network<float> network(world, {.micro_batches = 2});
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
-    const tessera::Trace trace = network.model.trace({.first = 1, .last = 2});
+    const Trace trace = network.model.trace({.first = 1, .last = 2});
     for (int step = 0; step < 2; ++step) {
       CHECK_FALSE(trace.complete());
       if (world.rank() == 0 && step == 0) {
@@ -384,7 +362,6 @@ TEST_CASE("a_factor_on_gradients_and_weights_alike_cancels") {
   on_ranks(2, [&](World& world) {
     for (const double factor : {1.0, 0.25}) {
       Network<float> network(world, {});
-      network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
       network.train(0, 3);
       network.model.update({.learning_rate = 0.2f, .weight = 3.0 * factor});
       if (world.rank() == 0) norms.push_back(network.model.last_step().gradient_norm * factor);
@@ -399,7 +376,6 @@ TEST_CASE("an_exception_in_a_ranks_last_batch_reaches_ranks_that_have_none_left"
     int told = 0;
     const auto body = [&](World& world) {
       Network<float> network(world, {.micro_batches = 2});
-      network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
       try {
         for (int step = 0; step < 4; ++step) {
           if (step == 3 && world.rank() != thrower) {
@@ -408,8 +384,8 @@ TEST_CASE("an_exception_in_a_ranks_last_batch_reaches_ranks_that_have_none_left"
           }
           network.train(0, rows);
           if (step == 3) {
-            network.model.within(network.model.unit(0), tessera::plan::WindowKind::forward,
-                                 [](tessera::Window&) { throw std::runtime_error("the last batch is broken"); });
+            network.model.within(network.model.unit(0), plan::WindowKind::forward,
+                                 [](Window&) { throw std::runtime_error("the last batch is broken"); });
           }
           network.model.update({.weight = 1.0});
         }
@@ -429,7 +405,6 @@ TEST_CASE("weights_that_are_none_are_refused_and_the_step_goes_on") {
   on_ranks(1, [&](World& world) {
     Network<float> network(world, {});
     FullyShard& model = network.model;
-    model.finalize(tessera::Sgd{.learning_rate = 0.1f});
     CHECK_THROWS_WITH_AS(model.update({.weight = 1.0}), doctest::Contains("or skip_step() where data has ended"),
                          UsageError);
     network.train(0, rows);
@@ -449,7 +424,6 @@ TEST_CASE("weights_that_are_none_are_refused_and_the_step_goes_on") {
 TEST_CASE("a_step_that_has_begun_is_not_skipped") {
   on_ranks(1, [&](World& world) {
     Network<float> network(world, {.micro_batches = 2});
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
     network.train(0, rows);
     CHECK_THROWS_WITH_AS(network.model.skip_step(), doctest::Contains("skip_step() came inside a step"), UsageError);
     network.model.update();
@@ -459,40 +433,40 @@ TEST_CASE("a_step_that_has_begun_is_not_skipped") {
   });
 }
 
-TEST_CASE("ranks_of_which_some_give_weights_are_told") {
-  const auto body = [](World& world) {
+// Rank 1 ends its step in its own way.
+void step_of_three(const std::function<void(FullyShard&)>& end_of_rank_1) {
+  on_ranks(3, [&](World& world) {
     Network<float> network(world, {});
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
     network.train(0, rows);
-    if (world.rank() == 1) {
-      network.model.update({.weight = 4.0});
-    } else {
-      network.model.update();
-    }
+    world.rank() == 1 ? end_of_rank_1(network.model) : network.model.update();
     network.model.synchronize();
-  };
-  CHECK_THROWS_WITH(on_ranks(3, body), doctest::Contains("some ranks gave a weight to update() and others did not"));
+  });
+}
+
+TEST_CASE("ranks_of_which_some_give_weights_are_told") {
+  CHECK_THROWS_WITH(step_of_three([](FullyShard& model) { model.update({.weight = 4.0}); }),
+                    doctest::Contains("some ranks gave a weight to update() and others did not"));
 }
 
 TEST_CASE("gradients_that_are_discarded_change_nothing_and_can_be_looked_at") {
   for (const Strategy strategy : {Strategy::ddp, Strategy::zero1, Strategy::fsdp}) {
-    for (const auto mode : {tessera::AccumulationMode::reduced, tessera::AccumulationMode::local}) {
+    for (const auto mode : {AccumulationMode::reduced, AccumulationMode::local}) {
       on_ranks(3, [&](World& world) {
-        Network<tessera::fp16> network(world,
-                                       {.strategy = strategy,
-                                        .precision = tessera::fp16_mixed,
-                                        .micro_batches = 2,
-                                        .accumulation = mode,
-                                        .loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true}});
+        Network<fp16> network(world,
+                              {.strategy = strategy,
+                               .precision = fp16_mixed,
+                               .micro_batches = 2,
+                               .accumulation = mode,
+                               .loss_scaling = kernels::LossScaling{.initial = 256.0f, .dynamic = true}},
+                              AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f});
         FullyShard& model = network.model;
-        model.finalize(tessera::AdamW{.learning_rate = 0.01f, .weight_decay = 0.1f});
         const auto pass = [&](std::size_t sample, bool overflow = false) {
           network.train(sample, sample + rows, overflow);
           network.train(sample + 1, sample + 2);
         };
         const auto norms = [&] {
           std::vector<double> result;
-          for (const tessera::GradientNorm& entry : model.gradient_norms()) result.push_back(entry.norm);
+          for (const GradientNorm& entry : model.gradient_norms()) result.push_back(entry.norm);
           return result;
         };
         pass(0);
@@ -522,25 +496,14 @@ TEST_CASE("gradients_that_are_discarded_change_nothing_and_can_be_looked_at") {
 }
 
 TEST_CASE("ranks_of_which_some_discard_their_gradients_are_told") {
-  const auto body = [](World& world) {
-    Network<float> network(world, {});
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.25f});
-    network.train(0, rows);
-    if (world.rank() == 1) {
-      network.model.discard_gradients();
-    } else {
-      network.model.update();
-    }
-    network.model.synchronize();
-  };
-  CHECK_THROWS_WITH(on_ranks(3, body), doctest::Contains("discard_gradients()"));
+  CHECK_THROWS_WITH(step_of_three([](FullyShard& model) { model.discard_gradients(); }),
+                    doctest::Contains("discard_gradients()"));
   on_ranks(1, [](World& world) {
-    Network<float> network(world, {});
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.25f});
-    tessera::Window window = network.model.open(network.model.unit(0), tessera::plan::WindowKind::forward);
-    CHECK_THROWS_WITH_AS(
-        network.model.discard_gradients(),
-        doctest::Contains("discard_gradients() came inside a pass: the forward window of unit units.0"), UsageError);
+    Network<float> network(world, {}, Sgd{.learning_rate = 0.25f});
+    Window window = network.model.open(network.model.unit(0), plan::WindowKind::forward);
+    CHECK_THROWS_WITH_AS(network.model.discard_gradients(),
+                         doctest::Contains("discard_gradients() came inside a pass: the forward window of unit first"),
+                         UsageError);
     window.close();
   });
 }
@@ -548,7 +511,6 @@ TEST_CASE("ranks_of_which_some_discard_their_gradients_are_told") {
 TEST_CASE("outer_steps_refuse_weights_and_skipped_steps") {
   on_ranks(2, [](World& world) {
     Network<float> network(world, {.replicas = 2, .outer = {.every = 2}});
-    network.model.finalize(tessera::Sgd{.learning_rate = 0.1f});
     CHECK_THROWS_WITH_AS(network.model.skip_step(), doctest::Contains("skip_step() does not go with outer steps"),
                          UsageError);
     network.train(0, rows);

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,12 +18,7 @@
 
 namespace unit_optimizer_test {
 
-using tessera::AdamW;
-using tessera::FullyShard;
-using tessera::FullyShardOptions;
-using tessera::Sgd;
-using tessera::Strategy;
-using tessera::UnitOptions;
+using namespace tessera;
 using toy::contains;
 using toy::failure_of;
 using toy::Values;
@@ -34,7 +28,7 @@ constexpr std::array<std::size_t, 4> widths = {5, 13, 7, 3};
 constexpr int steps = 5;
 constexpr float rate = 0.02f, own_rate = 0.05f, momentum = 0.9f;
 
-using Weights = std::map<std::string, Values>;
+using toy::Weights;
 
 // The factor of the first steps is as the optimizers say, and then a half of it.
 float factor_of(int step) { return step < 2 ? 1.0f : 0.5f; }
@@ -42,8 +36,7 @@ float factor_of(int step) { return step < 2 ? 1.0f : 0.5f; }
 // AdamW trains unit 0, SGD units 1, and 2 an AdamW of other decays than those that are counted.
 Weights train(int ranks, const FullyShardOptions& options, bool sgd_program = false) {
   Weights weights;
-  std::mutex mutex;
-  tessera::launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](tessera::World& world) {
+  launch({.ranks = ranks, .timeout = std::chrono::seconds(20)}, [&](World& world) {
     toy::Layer<float> first(widths[0], widths[1], rows), second(widths[1], widths[2], rows),
         third(widths[2], widths[3], rows);
     FullyShard model(world, options);
@@ -54,7 +47,7 @@ Weights train(int ranks, const FullyShardOptions& options, bool sgd_program = fa
     model.add(first, sgd_program ? UnitOptions{.name = "layer0", .optimizer = adamw} : UnitOptions{.name = "layer0"});
     model.add(second, sgd_program ? UnitOptions{.name = "layer1"} : UnitOptions{.name = "layer1", .optimizer = sgd});
     model.add(third, {.name = "layer2", .optimizer = other});
-    model.finalize(sgd_program ? std::unique_ptr<tessera::Optimizer>(sgd) : adamw);
+    model.finalize(sgd_program ? std::unique_ptr<Optimizer>(sgd) : adamw);
     CHECK(model.plan().unit_buffers[0].states.size() == 2);
     CHECK(model.plan().unit_buffers[1].states.size() == 1);
     CHECK(model.plan().unit_buffers[2].states.size() == 2);
@@ -73,19 +66,10 @@ Weights train(int ranks, const FullyShardOptions& options, bool sgd_program = fa
     }
     // The states have the optimizers' names.
     CHECK_NOTHROW(model.pieces(model.unit(1), "velocity"));
-    CHECK_THROWS_AS(model.pieces(model.unit(1), "v"), tessera::UsageError);
-    toy::collect_weights(model, weights, mutex);
+    CHECK_THROWS_AS(model.pieces(model.unit(1), "v"), UsageError);
+    toy::collect_weights(model, weights);
   });
   return weights;
-}
-
-plain::Rule adamw_of(double of_rate, double beta1, int step) {
-  return [=](double& weight, double gradient, double& first, double& second) {
-    first = beta1 * first + (1.0 - beta1) * gradient;
-    second = 0.999 * second + 0.001 * gradient * gradient;
-    const double mean = first / (1.0 - std::pow(beta1, step));
-    weight -= of_rate * mean / (std::sqrt(second / (1.0 - std::pow(0.999, step))) + 1e-8);
-  };
 }
 
 plain::Chain train_plainly(int ranks) {
@@ -99,9 +83,9 @@ plain::Chain train_plainly(int ranks) {
       net.backward(dy);
     }
     const double factor = double(factor_of(step));
-    layers[0].update(ranks, adamw_of(double(rate) * factor, double(0.9f), step + 1));
+    layers[0].update(ranks, plain::adamw(double(rate) * factor, step + 1));
     layers[1].update(ranks, plain::sgd(double(own_rate) * factor, double(momentum)));
-    layers[2].update(ranks, adamw_of(double(rate) * factor, double(0.8f), step + 1));
+    layers[2].update(ranks, plain::adamw(double(rate) * factor, step + 1, {.beta1 = double(0.8f)}));
   }
   return net;
 }
@@ -116,26 +100,20 @@ TEST_CASE("units_with_optimizers_of_their_own_train_as_in_a_plain_loop") {
 }
 
 TEST_CASE("units_with_optimizers_of_their_own_are_bitwise_equal_between_strategies") {
-  struct Mesh {
-    int ranks;
-    std::size_t replicas;
-  };
-  for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 1}, Mesh{3, 1}, Mesh{4, 2}}) {
+  for (const toy::Mesh& mesh : {toy::Mesh{1, 1}, {2, 1}, {3, 1}, {4, 2}}) {
     const Weights reference = train(mesh.ranks, {.strategy = Strategy::ddp, .replicas = mesh.replicas});
-    for (const Strategy strategy : tessera::all_strategies) {
-      FullyShardOptions options{.strategy = strategy, .replicas = mesh.replicas};
-      options.diagnostics = {.poison = true, .touch = true, .queue_compute = true};
-      const Weights weights = train(mesh.ranks, options);
-      for (const auto& entry : reference) {
-        INFO(entry.first << ", " << to_string(strategy) << " on " << mesh.ranks << " ranks");
-        CHECK(toy::same_bits(weights.at(entry.first), entry.second));
-      }
+    for (const Strategy strategy : all_strategies) {
+      const FullyShardOptions options{.strategy = strategy,
+                                      .replicas = mesh.replicas,
+                                      .diagnostics = {.poison = true, .touch = true, .queue_compute = true}};
+      INFO(to_string(strategy) << " on " << mesh.ranks << " ranks");
+      CHECK(toy::same_bits(train(mesh.ranks, options), reference));
     }
   }
 }
 
 std::string failure_with(const UnitOptions& unit, const AdamW& program, FullyShardOptions options = {}) {
-  return failure_of(2, [&](tessera::World& world) {
+  return failure_of(2, [&](World& world) {
     toy::Layer<float> layer(2, 2, rows);
     FullyShard model(world, options);
     UnitOptions mine = unit;

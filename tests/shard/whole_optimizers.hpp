@@ -16,18 +16,12 @@
 
 namespace whole_optimizers {
 
-using tessera::AppliedSpans;
-using tessera::DType;
-using tessera::OptimizerGroup;
-using tessera::OptimizerSpans;
-using tessera::Shape;
-using tessera::Stream;
-using tessera::WholeTensor;
-using tessera::kernels::StepScalars;
-using tessera::kernels::Target;
+using namespace tessera;
+using kernels::StepScalars;
+using kernels::Target;
 
 // LAMB (You et al. 2020, algorithm 2): AdamW whose step is scaled, for each tensor, by |weights| / |step|.
-class Lamb final : public tessera::Optimizer, tessera::WholeTensors {
+class Lamb final : public Optimizer, WholeTensors {
  public:
   explicit Lamb(float clip) : clip_(clip) {}
 
@@ -35,19 +29,16 @@ class Lamb final : public tessera::Optimizer, tessera::WholeTensors {
   std::vector<std::string> states() const override { return {"m", "v"}; }
   float learning_rate() const override { return 0.01f; }
   float weight_decay() const override { return 0.1f; }
-  tessera::kernels::StepSettings step_settings() const override {
-    return {.clip_norm = clip_, .decay = {beta1, beta2}};
-  }
+  kernels::StepSettings step_settings() const override { return {.clip_norm = clip_, .decay = {beta1, beta2}}; }
   const WholeTensors* whole_tensors() const override { return this; }
   void update(Stream&, const OptimizerSpans&, const OptimizerGroup&, const StepScalars*) const override {
-    throw tessera::InternalError("LAMB sees all tensors whole");
+    throw InternalError("LAMB sees all tensors whole");
   }
 
   DType type() const override { return DType::fp32; }
   std::size_t planes() const override { return 2; }
-  std::optional<tessera::plan::WholeSpec> wants(std::string_view, const Shape& shape,
-                                                tessera::DeviceKind) const override {
-    return tessera::plan::WholeSpec{.cost = tessera::element_count(shape)};
+  std::optional<plan::WholeSpec> wants(std::string_view, const Shape& shape, DeviceKind) const override {
+    return plan::WholeSpec{.cost = element_count(shape)};
   }
   void direct(Stream& stream, const OptimizerSpans& spans, std::span<const Target> directions,
               const OptimizerGroup& group, const StepScalars* scalars) const override {
@@ -69,8 +60,7 @@ class Lamb final : public tessera::Optimizer, tessera::WholeTensors {
   void transform(Stream& stream, std::span<const WholeTensor> tensors) const override {
     for (const WholeTensor& tensor : tensors) {
       stream.submit([step = static_cast<float*>(tensor.planes[0].data),
-                     weights = static_cast<const float*>(tensor.planes[1].data),
-                     count = tessera::element_count(tensor.shape)] {
+                     weights = static_cast<const float*>(tensor.planes[1].data), count = element_count(tensor.shape)] {
         double of_step = 0, of_weights = 0;
         for (std::size_t i = 0; i < count; ++i) {
           of_step += double(step[i]) * double(step[i]);
@@ -97,7 +87,7 @@ class Lamb final : public tessera::Optimizer, tessera::WholeTensors {
 
 // Momentum whose step is, for each element of a matrix, the rounded sum of all before it in memory, kept small. Vectors
 // are updated elementwise.
-class Running final : public tessera::Optimizer, tessera::WholeTensors {
+class Running final : public Optimizer, WholeTensors {
  public:
   explicit Running(float clip, float decay = 0.9f) : clip_(clip), decay_(decay) {}
 
@@ -105,7 +95,7 @@ class Running final : public tessera::Optimizer, tessera::WholeTensors {
   std::vector<std::string> states() const override { return {"momentum"}; }
   float learning_rate() const override { return 0.02f; }
   float weight_decay() const override { return 0.0f; }
-  tessera::kernels::StepSettings step_settings() const override { return {.clip_norm = clip_}; }
+  kernels::StepSettings step_settings() const override { return {.clip_norm = clip_}; }
   const WholeTensors* whole_tensors() const override { return this; }
   void update(Stream& stream, const OptimizerSpans& spans, const OptimizerGroup& group,
               const StepScalars* scalars) const override {
@@ -117,39 +107,37 @@ class Running final : public tessera::Optimizer, tessera::WholeTensors {
   }
 
   DType type() const override { return DType::bf16; }
-  std::optional<tessera::plan::WholeSpec> wants(std::string_view, const Shape& shape,
-                                                tessera::DeviceKind) const override {
+  std::optional<plan::WholeSpec> wants(std::string_view, const Shape& shape, DeviceKind) const override {
     if (shape.size() != 2) return std::nullopt;
-    return tessera::plan::WholeSpec{.workspace = tessera::Bytes(4), .cost = shape[0] * shape[1]};
+    return plan::WholeSpec{.workspace = Bytes(4), .cost = shape[0] * shape[1]};
   }
   void direct(Stream& stream, const OptimizerSpans& spans, std::span<const Target> directions, const OptimizerGroup&,
               const StepScalars* scalars) const override {
     stream.submit([momentum = spans.states[0], gradient = static_cast<const float*>(spans.gradient.data),
-                   count = spans.count, to = static_cast<tessera::bf16*>(directions[0].data), scalars] {
+                   count = spans.count, to = static_cast<bf16*>(directions[0].data), scalars] {
       if (scalars->skip != 0) return;
       for (std::size_t i = 0; i < count; ++i) {
         momentum[i] = 0.9f * momentum[i] + gradient[i] * scalars->gradient_factor;
-        to[i] = tessera::bf16(momentum[i]);
+        to[i] = bf16(momentum[i]);
       }
     });
   }
   void transform(Stream& stream, std::span<const WholeTensor> tensors) const override {
     for (const WholeTensor& tensor : tensors) {
-      stream.submit([x = static_cast<tessera::bf16*>(tensor.planes[0].data),
-                     count = tessera::element_count(tensor.shape), sum = reinterpret_cast<float*>(tensor.workspace),
-                     decay = decay_] {
+      stream.submit([x = static_cast<bf16*>(tensor.planes[0].data), count = element_count(tensor.shape),
+                     sum = reinterpret_cast<float*>(tensor.workspace), decay = decay_] {
         *sum = 0.0f;
         for (std::size_t i = 0; i < count; ++i) {
           *sum = decay * *sum + float(x[i]);
-          x[i] = tessera::bf16(*sum);
+          x[i] = bf16(*sum);
         }
       });
     }
   }
   void apply(Stream& stream, const AppliedSpans& spans, const OptimizerGroup& group,
              const StepScalars* scalars) const override {
-    stream.submit([master = spans.master, step = static_cast<const tessera::bf16*>(spans.direction.data),
-                   count = spans.count, rate = group.learning_rate / float(spans.shape[0]), scalars] {
+    stream.submit([master = spans.master, step = static_cast<const bf16*>(spans.direction.data), count = spans.count,
+                   rate = group.learning_rate / float(spans.shape[0]), scalars] {
       if (scalars->skip != 0) return;
       for (std::size_t i = 0; i < count; ++i) master[i] -= rate * float(step[i]);
     });

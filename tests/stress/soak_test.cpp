@@ -11,17 +11,17 @@
 
 #include "../extent.hpp"
 #include "checkpoint/temporary_folder.hpp"
-#include "shard/toy_model.hpp"
+#include "memory/trainee.hpp"
 #include "tessera/checkpoint/checkpointer.hpp"
 
 namespace {
 
 using namespace tessera;
-using toy::Values;
 
-constexpr int ranks = 3;
-constexpr std::size_t micro_batches = 2;
-constexpr std::size_t rows = 3;
+const toy::Run run{.options = {.micro_batches = 2, .checkpointing = Checkpointing::blocking},
+                   .ranks = 3,
+                   .widths = {5, 11, 7, 3},
+                   .clip = 1.0f};
 
 // Counted page by page: the figures of statm and status lag behind by up to 64 pages per thread.
 std::size_t resident_kib() {
@@ -43,59 +43,8 @@ struct Held {
   std::size_t files = entries("/proc/self/fd");
 };
 
-// One rank's model and samples. A step allocates nothing that is not the runtime's.
-class Trainee {
- public:
-  explicit Trainee(World& world)
-      : world_(world),
-        model_(world,
-               {.strategy = Strategy::fsdp, .micro_batches = micro_batches, .checkpointing = Checkpointing::blocking}) {
-    for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
-      model_.add(*layers_.emplace_back(std::make_unique<toy::Layer<float>>(widths[l], widths[l + 1], rows)));
-    }
-    model_.finalize(AdamW{.learning_rate = 0.001f, .weight_decay = 0.1f, .clip_norm = 1.0f});
-  }
-
-  FullyShard& model() { return model_; }
-
-  void step(std::size_t number) {
-    for (std::size_t micro = 0; micro < micro_batches; ++micro) {
-      fill(number, micro);
-      const Values* y = &inputs_[micro];
-      for (auto& layer : layers_) y = &model_.forward(*layer, *y);
-      model_.stream().submit([this, y, micro] {
-        for (std::size_t i = 0; i < y->size(); ++i) slopes_[micro][i] = (*y)[i] - targets_[micro][i];
-      });
-      const Values* dx = &slopes_[micro];
-      for (std::size_t l = layers_.size(); l > 0; --l) dx = &model_.backward(*layers_[l - 1], *dx);
-    }
-    model_.update();
-    norms_ += model_.last_step().gradient_norm;  // also: the samples are free again
-  }
-
-  double norms() const { return norms_; }
-
- private:
-  inline static const std::vector<std::size_t> widths = {5, 11, 7, 3};
-
-  // A function of step, micro-batch and rank.
-  void fill(std::size_t step, std::size_t micro) {
-    const std::uint64_t at = ((step * micro_batches + micro) * ranks + static_cast<std::uint64_t>(world_.rank())) * 64;
-    Initial::uniform(-1.0f, 1.0f).fill(inputs_[micro], 1, "inputs", at);
-    Initial::uniform(-1.0f, 1.0f).fill(targets_[micro], 2, "targets", at);
-  }
-
-  World& world_;
-  std::vector<Values> inputs_{micro_batches, Values(rows* widths.front())};
-  std::vector<Values> targets_{micro_batches, Values(rows* widths.back())};
-  std::vector<Values> slopes_{micro_batches, Values(rows* widths.back())};
-  std::vector<std::unique_ptr<toy::Layer<float>>> layers_;
-  double norms_ = 0;
-  FullyShard model_;  // last: its queued work uses the rest
-};
-
 struct Outcome {
-  std::map<std::string, Values> weights;
+  toy::Weights weights;
   double norms = 0;  // the sum over all steps of this piece
 };
 
@@ -108,19 +57,21 @@ struct Piece {
 template <typename Watch>
 Outcome train(const Piece& piece, Watch watch) {
   Outcome outcome;
-  std::mutex mutex;
-  launch({.ranks = ranks, .timeout = std::chrono::seconds(120)}, [&](World& world) {
-    Trainee trainee(world);
+  launch({.ranks = run.ranks, .timeout = std::chrono::seconds(120)}, [&](World& world) {
+    toy::Trainee<float> trainee(world, run);
     std::optional<Checkpointer> checkpoints;
     if (piece.folder) checkpoints.emplace(trainee.model(), CheckpointerOptions{.directory = *piece.folder, .keep = 1});
     if (piece.folder && piece.first > 1) CHECK(checkpoints->load(checkpoints->latest()->path).step == piece.first - 1);
     for (std::size_t step = piece.first; step <= piece.last; ++step) {
-      trainee.step(step);
-      if (world.rank() == 0) watch(step);
+      trainee.bring(step);
+      trainee.step();
+      const double norm = trainee.model().last_step().gradient_norm;  // waits: the samples are free again
+      if (world.rank() != 0) continue;
+      outcome.norms += norm;
+      watch(step);
     }
     if (checkpoints) checkpoints->save({.step = piece.last, .sampler = std::nullopt});
-    toy::collect_weights(trainee.model(), outcome.weights, mutex);
-    if (world.rank() == 0) outcome.norms = trainee.norms();
+    toy::collect_weights(trainee.model(), outcome.weights);
   });
   return outcome;
 }
@@ -148,11 +99,7 @@ TEST_CASE("a_long_run_holds_no_more_at_its_end_and_has_the_bits_of_the_same_run_
     norms += last.norms;
     first = end + 1;
   }
-  CHECK(last.weights.size() == whole.weights.size());
-  for (const auto& weight : whole.weights) {
-    CAPTURE(weight.first);
-    CHECK(toy::same_bits(last.weights.at(weight.first), weight.second));
-  }
+  CHECK(toy::same_bits(last.weights, whole.weights));
   CHECK(norms == doctest::Approx(whole.norms));
   CHECK(whole.norms > 0);
 }
