@@ -15,6 +15,9 @@
 
 namespace tessera::plan::residency_test {
 
+using Windows = std::vector<WindowUse>;
+using Slots = std::vector<std::size_t>;
+
 constexpr std::size_t prefetch_depths[] = {0, 1, 2, 5, 100};
 
 std::size_t count_of(const std::vector<std::size_t>& slots) {
@@ -33,8 +36,7 @@ std::size_t gathers_of(const std::vector<Residency>& stays) {
 std::vector<Gathering> all_alike(std::size_t units, std::size_t prefetch, bool keep) {
   return std::vector<Gathering>(units, {.prefetch = prefetch, .keep = keep});
 }
-std::vector<Residency> residency(const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots,
-                                 std::size_t prefetch) {
+std::vector<Residency> residency(const Windows& windows, const Slots& slots, std::size_t prefetch) {
   return residency(windows, slots, all_alike(slots.size(), prefetch, false));
 }
 
@@ -69,67 +71,63 @@ TEST_CASE("a_chain_needs_one_slot_more_than_its_prefetch_depth") {
 }
 
 TEST_CASE("units_in_flight_never_share_a_slot") {
-  for_each_sequence(
-      [](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
-        for (std::size_t k = 0; k < windows.size(); ++k) {
-          std::set<std::size_t> units;
-          std::set<std::size_t> held;
-          for (std::size_t ahead = k; ahead < windows.size() && ahead - k <= prefetch; ++ahead) {
-            units.insert(windows[ahead].unit);
-            held.insert(slots[windows[ahead].unit]);
-          }
-          CHECK(held.size() == units.size());
-        }
-      });
+  for_each_sequence([](const Windows& windows, const Slots& slots, std::size_t prefetch) {
+    for (std::size_t k = 0; k < windows.size(); ++k) {
+      std::set<std::size_t> units;
+      std::set<std::size_t> held;
+      for (std::size_t ahead = k; ahead < windows.size() && ahead - k <= prefetch; ++ahead) {
+        units.insert(windows[ahead].unit);
+        held.insert(slots[windows[ahead].unit]);
+      }
+      CHECK(held.size() == units.size());
+    }
+  });
 }
 
 TEST_CASE("a_unit_is_whole_at_each_of_its_windows_and_gathered_only_when_it_is_not") {
-  for_each_sequence(
-      [](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
-        const std::vector<Residency> stays = residency(windows, slots, prefetch);
-        std::vector<std::size_t> holder(slots.size(), no_unit);
-        for (std::size_t k = 0; k < windows.size(); ++k) {
-          std::size_t& here = holder[slots[windows[k].unit]];
-          CHECK(stays[k].gather == (here != windows[k].unit));
-          if (stays[k].gather) CHECK(here == no_unit);  // the tenant before was released
-          here = stays[k].release_after ? no_unit : windows[k].unit;
-        }
-        CHECK(std::all_of(holder.begin(), holder.end(), [](std::size_t unit) { return unit == no_unit; }));
-      });
+  for_each_sequence([](const Windows& windows, const Slots& slots, std::size_t prefetch) {
+    const std::vector<Residency> stays = residency(windows, slots, prefetch);
+    std::vector<std::size_t> holder(slots.size(), no_unit);
+    for (std::size_t k = 0; k < windows.size(); ++k) {
+      std::size_t& here = holder[slots[windows[k].unit]];
+      CHECK(stays[k].gather == (here != windows[k].unit));
+      if (stays[k].gather) CHECK(here == no_unit);  // the tenant before was released
+      here = stays[k].release_after ? no_unit : windows[k].unit;
+    }
+    CHECK(std::all_of(holder.begin(), holder.end(), [](std::size_t unit) { return unit == no_unit; }));
+  });
 }
 
 TEST_CASE("a_gather_is_issued_prefetch_windows_ahead_and_after_the_tenant_before") {
-  for_each_sequence(
-      [](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
-        const std::vector<Residency> stays = residency(windows, slots, prefetch);
-        for (std::size_t k = 0; k < windows.size(); ++k) {
-          if (!stays[k].gather) continue;
-          CHECK(stays[k].gather_before == k - std::min(k, prefetch));
-          for (std::size_t between = stays[k].gather_before; between < k; ++between) {
-            CHECK(slots[windows[between].unit] != slots[windows[k].unit]);
-          }
-        }
-      });
+  for_each_sequence([](const Windows& windows, const Slots& slots, std::size_t prefetch) {
+    const std::vector<Residency> stays = residency(windows, slots, prefetch);
+    for (std::size_t k = 0; k < windows.size(); ++k) {
+      if (!stays[k].gather) continue;
+      CHECK(stays[k].gather_before == k - std::min(k, prefetch));
+      for (std::size_t between = stays[k].gather_before; between < k; ++between) {
+        CHECK(slots[windows[between].unit] != slots[windows[k].unit]);
+      }
+    }
+  });
 }
 
 TEST_CASE("nothing_is_gathered_into_the_slot_of_a_unit_while_its_window_is_open_around_others") {
   std::size_t nested = 0;
-  for_each_sequence(
-      [&](const std::vector<WindowUse>& windows, const std::vector<std::size_t>& slots, std::size_t prefetch) {
-        const std::vector<Residency> stays = residency(windows, slots, prefetch);
-        for (std::size_t k = 0; k < windows.size(); ++k) {
-          if (!windows[k].resumes) continue;
-          ++nested;
-          CHECK_FALSE(stays[k].gather);
-          for (std::size_t between = k; windows[--between].unit != windows[k].unit;) {
-            CHECK(slots[windows[between].unit] != slots[windows[k].unit]);
-          }
-          for (std::size_t later = k; later < windows.size() && later - k <= prefetch; ++later) {
-            const bool other = windows[later].unit != windows[k].unit;
-            if (other) CHECK(slots[windows[later].unit] != slots[windows[k].unit]);
-          }
-        }
-      });
+  for_each_sequence([&](const Windows& windows, const Slots& slots, std::size_t prefetch) {
+    const std::vector<Residency> stays = residency(windows, slots, prefetch);
+    for (std::size_t k = 0; k < windows.size(); ++k) {
+      if (!windows[k].resumes) continue;
+      ++nested;
+      CHECK_FALSE(stays[k].gather);
+      for (std::size_t between = k; windows[--between].unit != windows[k].unit;) {
+        CHECK(slots[windows[between].unit] != slots[windows[k].unit]);
+      }
+      for (std::size_t later = k; later < windows.size() && later - k <= prefetch; ++later) {
+        const bool other = windows[later].unit != windows[k].unit;
+        if (other) CHECK(slots[windows[later].unit] != slots[windows[k].unit]);
+      }
+    }
+  });
   CHECK(nested > 0);
 }
 

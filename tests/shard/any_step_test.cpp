@@ -466,17 +466,9 @@ TEST_CASE("an_exception_inside_an_inner_window_is_told_with_that_window") {
   };
   const std::string text = failure_of(3, [](World& world) {
     Around around;
-    FullyShard model(world, {});
+    FullyShard model(world, {.program = tests::program("f0 f1 b1 b0", "e1 e0 e1+")});
     model.add(around.part, "part");
     model.add(around, "around");
-    using enum plan::WindowKind;
-    const std::vector<UnitWindow> evaluation = {
-        {&model.unit(1), evaluate}, {&model.unit(0), evaluate}, {&model.unit(1), evaluate, true}};
-    model.add_program({.windows = {{&model.unit(0), forward},
-                                   {&model.unit(1), forward},
-                                   {&model.unit(1), backward},
-                                   {&model.unit(0), backward}},
-                       .evaluation = evaluation});
     model.finalize(AdamW{});
     if (world.rank() == 1) return model.evaluate(around, true);
     // The others hear where it was.
@@ -498,20 +490,10 @@ TEST_CASE("a_skipped_unit_takes_those_inside_it_along_if_they_are_optional") {
   for (const bool all_optional : {true, false}) {
     const std::string text = failure_of(2, [&](World& world) {
       UNet net;
-      FullyShard model(world, {});
+      FullyShard model(world, {.program = tests::program("f2 f1 f0 f1+ f2+ b2 b1 b0 b1+ b2+")});
       model.add(*net.outer.inner->inner, UnitOptions{.name = "level2", .optional = all_optional});
       model.add(*net.outer.inner, UnitOptions{.name = "level1", .optional = true});
       model.add(net.outer, UnitOptions{.name = "level0", .optional = true});
-      const Unit* const inner = &model.unit(0);
-      const Unit* const middle = &model.unit(1);
-      const Unit* const outer = &model.unit(2);
-      const auto there_and_back = [&](plan::WindowKind kind) {
-        return std::vector<UnitWindow>{
-            {outer, kind}, {middle, kind}, {inner, kind}, {middle, kind, true}, {outer, kind, true}};
-      };
-      std::vector<UnitWindow> windows = there_and_back(forward);
-      for (const UnitWindow& window : there_and_back(backward)) windows.push_back(window);
-      model.add_program({.windows = windows});
       model.finalize(AdamW{.learning_rate = rate, .weight_decay = 0.0f});
       const Values before = model.whole(net.outer.down.weight);
       if (!all_optional) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../extent.hpp"
+#include "../windows.hpp"
 #include "plain_layer.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/optim/sgd.hpp"
@@ -62,33 +63,19 @@ struct Game {
       record();
       return;
     }
-    using enum WindowKind;
-    const auto [g0, g1, d0, d1] = std::array{units[0], units[1], units[2], units[3]};
-    judge = &model.add_program({.name = "judge",
-                                .windows = {{g0, forward},
-                                            {g1, forward},
-                                            {d0, forward},
-                                            {d1, forward},
-                                            {d1, backward},
-                                            {d0, backward},
-                                            {d0, forward},
-                                            {d1, forward},
-                                            {d1, backward},
-                                            {d0, backward}},
-                                .evaluation = {{d0, evaluate}, {d1, evaluate}}});
+    judge = &model.add_program(
+        {.name = "judge", .windows = windows("f0 f1 f2 f3 b3 b2 f2 f3 b3 b2"), .evaluation = windows("e2 e3")});
     make = &model.add_program({.name = "make",
-                               .windows = {{g0, forward},
-                                           {g1, forward},
-                                           {d0, forward},
-                                           {d1, forward},
-                                           {d1, backward},
-                                           {d0, backward},
-                                           {g1, backward},
-                                           {g0, backward}},
-                               .evaluation = {{g0, evaluate}, {g1, evaluate}},
-                               .trains = {{g0, g1}},
+                               .windows = windows("f0 f1 f2 f3 b3 b2 b1 b0"),
+                               .evaluation = windows("e0 e1"),
+                               .trains = {{units[0], units[1]}},
                                .optimizer = sgd_of_maker(),
                                .micro_batches = of_maker});
+  }
+  std::vector<UnitWindow> windows(const std::string& text) const {
+    std::vector<UnitWindow> result;
+    for (const plan::WindowUse& use : tests::windows(text)) result.push_back({units[use.unit], use.kind, use.resumes});
+    return result;
   }
 
   // The same, from the functions that train.
