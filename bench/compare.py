@@ -142,15 +142,14 @@ def flops_per_token():
 def beside_torch_on_a_gpu(options):
     tokens = options.batch * GPT2["seq"]
     with tempfile.TemporaryDirectory() as folder:
-        data, metrics = pathlib.Path(folder) / "tokens.bin", pathlib.Path(folder) / "metrics.jsonl"
+        data = pathlib.Path(folder) / "tokens.bin"
         chance = random.Random(0)
         data.write_bytes(array.array("H", (chance.randrange(GPT2["vocabulary"]) for _ in range((options.steps + 40) * tokens))).tobytes())
         shared = ["--data", data, "--batch", options.batch, "--steps", options.steps]
 
         def turn(_):
-            turns.run([pathlib.Path(options.build) / "trainer/gpt/train_gpt", "--device", "cuda", "--preset", "gpt2-124m", "--precision", "bf16",
-                       *shared, "--eval-every", options.steps, "--quiet", "--metrics", metrics])
-            lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+            _, lines = turns.trained([pathlib.Path(options.build) / "trainer/gpt/train_gpt", "--device", "cuda", "--preset", "gpt2-124m",
+                                      "--precision", "bf16", *shared, "--eval-every", options.steps, "--quiet"])
             mine = {"seconds": [line["step_seconds"] for line in lines], "losses": [line["loss"] for line in lines]}
             shape = itertools.chain(*((f"--{key}", value) for key, value in GPT2.items()))
             theirs = json.loads(turns.run([options.torch, "-B", PEER, "--model", "gpt", "--device", "cuda", "--rank", 0, "--ranks", 1, "--threads", 1,

@@ -7,10 +7,8 @@ them: seconds of the reduce stream, which run while windows compute but behind t
 usage: granules.py BUILD [--quick] [--rounds N]    BUILD: the build directory
 """
 import argparse
-import json
 import pathlib
 import statistics
-import tempfile
 
 import turns
 
@@ -27,18 +25,14 @@ def models(quick):
             "gpt": ["trainer/gpt/train_gpt", "--sample", 0, *turns.words(gpt)]}
 
 
-def measure(build, folder, model, way, steps):
+def measure(build, model, way, steps):
     """(seconds of a step, seconds of its norms on rank 0)"""
-    metrics, trace = folder / "metrics.jsonl", folder / "trace.json"
     program, *options = model
     command = [build / program, *options, "--ranks", RANKS, "--threads", 1, "--strategy", "fsdp", "--steps", steps, "--eval-every", 0,
                "--clip", 1, "--quiet", *WAYS[way]]
-    turns.run([*command, "--metrics", metrics])
-    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    turns.run([*command, "--trace", trace])
-    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    _, lines = turns.trained(command)
     norms = {}
-    for event in events:
+    for event in turns.traced(command):
         about = event.get("args", {})
         if event.get("pid") == 0 and about.get("kind") == "sum of squares":
             norms[about["step"]] = norms.get(about["step"], 0.0) + event["dur"] / 1e6
@@ -53,12 +47,11 @@ def main():
     given = parser.parse_args()
     steps = 8 if given.quick else 15
     print("| model | plain, ms | with granules, ms | ratio | norms, ms | exact norms, ms |\n|---|--:|--:|--:|--:|--:|")
-    with tempfile.TemporaryDirectory() as folder:
-        for name, model in models(given.quick).items():
-            found = turns.in_turns(given.rounds, list(WAYS), lambda way: measure(given.build, pathlib.Path(folder), model, way, steps))
-            ratio = statistics.median(with_them[0] / plain[0] for plain, with_them in zip(found["plain"], found["granules"]))
-            (plain, norm), (granules, exact) = (turns.medians(found[way]) for way in WAYS)
-            print(f"| {name} | {1e3 * plain:.1f} | {1e3 * granules:.1f} | {ratio:.2f} | {1e3 * norm:.2f} | {1e3 * exact:.2f} |")
+    for name, model in models(given.quick).items():
+        found = turns.in_turns(given.rounds, list(WAYS), lambda way: measure(given.build, model, way, steps))
+        ratio = statistics.median(with_them[0] / plain[0] for plain, with_them in zip(found["plain"], found["granules"]))
+        (plain, norm), (granules, exact) = (turns.medians(found[way]) for way in WAYS)
+        print(f"| {name} | {1e3 * plain:.1f} | {1e3 * granules:.1f} | {ratio:.2f} | {1e3 * norm:.2f} | {1e3 * exact:.2f} |")
 
 
 if __name__ == "__main__":

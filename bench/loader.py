@@ -11,11 +11,9 @@ one thread. Runs take turns, `rounds` times, and medians count. Without PAGE.md 
 import argparse
 import datetime
 import itertools
-import json
 import os
 import pathlib
 import random
-import statistics
 import struct
 import tempfile
 import zlib
@@ -52,13 +50,10 @@ def write_pictures(folder, count):
 
 def run(options, folder, network, threads):
     """(seconds of the median step, of its loader wait)"""
-    metrics = pathlib.Path(folder) / "metrics.jsonl"
-    turns.run([pathlib.Path(options.build) / "vision/trainer/train_vision", "--data", f"folder:{folder}", *NETWORKS[network], "--threads", 1,
-               "--batch", options.batch, "--loader-threads", threads, "--epochs", 1, "--eval-every", 0, "--metrics", metrics,
-               "--metrics-per-rank", "--quiet"])
-    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()][WARM_UP:]
-    return (statistics.median(step["step_seconds"] for step in steps),
-            statistics.median(step["ranks"]["loader_seconds"]["median"] for step in steps))
+    _, steps = turns.trained([options.build / "vision/trainer/train_vision", "--data", f"folder:{folder}", *NETWORKS[network], "--threads", 1,
+                              "--batch", options.batch, "--loader-threads", threads, "--epochs", 1, "--eval-every", 0, "--metrics-per-rank",
+                              "--quiet"])
+    return turns.medians((step["step_seconds"], step["ranks"]["loader_seconds"]["median"]) for step in steps[WARM_UP:])
 
 
 def lines(options, found):
@@ -73,9 +68,9 @@ def lines(options, found):
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("build")
+    parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("page", nargs="?", type=pathlib.Path)
-    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 3])
+    parser.add_argument("--threads", type=turns.numbers, default=[1, 2, 3])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=480)
     parser.add_argument("--batch", type=int, default=16)

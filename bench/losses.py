@@ -7,26 +7,18 @@ The first case is what the others are compared with. --with: options of all, `--
 For example: losses.py build --case AdamW "--optimizer adamw" --case Muon "--optimizer muon" --seeds 3 --figure muon.svg
 """
 import argparse
-import json
 import pathlib
 import statistics
-import subprocess
-import sys
-import tempfile
 
 import turns
 
 
-def curve(given, options, seed, folder):
+def curve(given, options, seed):
     """{step: held-out loss} of one run."""
     steps, every = (40, 10) if given.quick else (1000, 100)
-    metrics = folder / "metrics.jsonl"
-    turns.run([given.build / "trainer/gpt/train_gpt", "--sample", 0, "--steps", steps, "--eval-every", every, "--eval-batches", 0, "--seed", seed,
-               "--quiet", *given.options.split(), *options.split(), "--metrics", metrics])
-    lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-    found = {line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line}
-    metrics.unlink()
-    return found
+    _, lines = turns.trained([given.build / "trainer/gpt/train_gpt", "--sample", 0, "--steps", steps, "--eval-every", every, "--eval-batches", 0,
+                              "--seed", seed, "--quiet", *given.options.split(), *options.split()])
+    return {line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line}
 
 
 def show(curves, seeds):
@@ -52,7 +44,7 @@ def draw(medians, given):
     note = f"median of {given.seeds} seed{'s' if given.seeds > 1 else ''}, {given.options.replace('--', '')} for all"
     chart = {"kind": "lines", "title": "Held-out loss of a small GPT on the shipped text", "x": {"label": "steps"}, "y": {"label": "nats a byte"},
              "note": note, "series": [{"name": name, "x": list(points), "y": list(points.values())} for name, points in medians.items()]}
-    subprocess.run([sys.executable, turns.SOURCE / "tools/plot/plot_chart.py", "-", given.figure], input=json.dumps(chart), text=True, check=True)
+    turns.draw(chart, given.figure)
 
 
 def main():
@@ -64,11 +56,10 @@ def main():
     parser.add_argument("--figure", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        curves = {name: [] for name, _ in given.case}
-        for seed in range(1, given.seeds + 1):
-            for name, options in given.case:
-                curves[name].append(curve(given, options, seed, pathlib.Path(folder)))
+    curves = {name: [] for name, _ in given.case}
+    for seed in range(1, given.seeds + 1):
+        for name, options in given.case:
+            curves[name].append(curve(given, options, seed))
     medians = show(curves, given.seeds)
     if given.figure:
         draw(medians, given)

@@ -133,18 +133,14 @@ def words(text):
     return text.split(",")
 
 
-def numbers(text):
-    return [int(part) for part in text.split(",")]
-
-
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--model", default="gpt2-124m")
     parser.add_argument("--strategy", type=words)
     parser.add_argument("--precision", type=words, default=["fp32", "bf16"])
-    parser.add_argument("--ranks", type=numbers, default=[1, 2, 4, 8, 64, 512])
-    parser.add_argument("--replicas", type=numbers, default=[1])
+    parser.add_argument("--ranks", type=turns.numbers, default=[1, 2, 4, 8, 64, 512])
+    parser.add_argument("--replicas", type=turns.numbers, default=[1])
     parser.add_argument("--prefetch", type=int, default=1)
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--batch", type=int)

@@ -9,10 +9,8 @@ usage: muon.py BUILD [--quick] [--beside OTHER]    BUILD: the build directory
 --beside: one of another commit, in turns; prints the least time that one rank takes in `transform`, on one thread and on two.
 """
 import argparse
-import json
 import pathlib
 import statistics
-import tempfile
 
 import turns
 
@@ -26,14 +24,14 @@ def model(quick):
         "--layers": 4, "--dim": 384, "--heads": 6, "--seq": 128, "--batch": 8})
 
 
-def update_times(build, folder, optimizer, ranks, strategy, quick, threads=1, shape=None, pick=statistics.median, steps=10):
+def update_times(build, optimizer, ranks, strategy, quick, threads=1, shape=None, pick=statistics.median, steps=10):
     """Medians (or what else `pick` takes) over steps: (seconds of the update on rank 0, seconds of `transform` on the busiest rank, seconds of redistributions there)."""
-    trace = folder / "trace.json"
     steps = 6 if quick else steps
-    turns.run([build / "trainer/gpt/train_gpt", "--sample", 0, *(shape or model(quick)), "--ranks", ranks, "--threads", threads, "--strategy", strategy,
-               "--optimizer", optimizer, "--steps", steps, "--eval-every", 0, "--clip", 1, "--quiet", "--trace", trace, "--trace-steps", f"{WARM_UP}-{steps}"])
+    events = turns.traced([build / "trainer/gpt/train_gpt", "--sample", 0, *(shape or model(quick)), "--ranks", ranks, "--threads", threads, "--strategy",
+                           strategy, "--optimizer", optimizer, "--steps", steps, "--eval-every", 0, "--clip", 1, "--quiet", "--trace-steps",
+                           f"{WARM_UP}-{steps}"])
     kinds, spans = {}, {}
-    for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]:
+    for event in events:
         about = event.get("args", {})
         if "dur" not in event or "kind" not in about:
             continue
@@ -51,21 +49,21 @@ def update_times(build, folder, optimizer, ranks, strategy, quick, threads=1, sh
     return update, pick(products for products, _ in most), pick(moved for _, moved in most)
 
 
-def costs(given, folder):
+def costs(given):
     print("| ranks, strategy | update with AdamW, ms | with Muon, ms | of that products, ms | redistributions, ms | Muon's own over products |\n"
           "|---|--:|--:|--:|--:|--:|")
     for ranks, strategy in MESHES:
-        adamw, _, _ = update_times(given.build, folder, "adamw", ranks, strategy, given.quick)
-        muon, products, moved = update_times(given.build, folder, "muon", ranks, strategy, given.quick)
+        adamw, _, _ = update_times(given.build, "adamw", ranks, strategy, given.quick)
+        muon, products, moved = update_times(given.build, "muon", ranks, strategy, given.quick)
         print(f"| {ranks}, {strategy} | {1e3 * adamw:.1f} | {1e3 * muon:.1f} | {1e3 * products:.1f} | {1e3 * moved:.1f} | "
               f"{(muon - adamw) / products:.2f} |")
 
 
-def beside(given, folder):
+def beside(given):
     def measure(case):
         width, threads = case
         shape = turns.words({"--layers": 1 if given.quick else 4, "--dim": width, "--heads": width // 32, "--seq": 32, "--batch": 1})
-        return tuple(update_times(build, folder, "muon", 1, "fsdp", given.quick, threads, shape, min, 40 if width < 200 else 10)[1]
+        return tuple(update_times(build, "muon", 1, "fsdp", given.quick, threads, shape, min, 40 if width < 200 else 10)[1]
                      for build in (given.build, given.beside))
 
     cases = [(width, threads) for width in (WIDTHS[:1] if given.quick else WIDTHS) for threads in THREADS]
@@ -81,8 +79,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--beside", type=pathlib.Path)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        (beside if given.beside else costs)(given, pathlib.Path(folder))
+    (beside if given.beside else costs)(given)
 
 
 if __name__ == "__main__":

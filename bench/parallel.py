@@ -50,12 +50,10 @@ class Contest:
 
     def train(self, case, *more, steps, rate=RATE):
         """(seconds, losses) of train_gpt's steps."""
-        metrics = self.folder / "metrics.json"
         shape = [word for key, value in self.shape.items() for word in ("--dim" if key == "width" else f"--{key}", value)]
-        turns.run([pathlib.Path(self.options.build) / "trainer/gpt/train_gpt", *shape, *CASES[case], "--data", self.text, "--threads", 1,
-                   "--steps", steps, "--lr", rate, "--min-lr", rate, "--warmup", 0, "--weight-decay", 0, "--clip", 0, "--eval-every", 0,
-                   "--eval-batches", 1, "--sample", 0, "--metrics", metrics, *more])
-        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        _, lines = turns.trained([pathlib.Path(self.options.build) / "trainer/gpt/train_gpt", *shape, *CASES[case], "--data", self.text, "--threads",
+                                  1, "--steps", steps, "--lr", rate, "--min-lr", rate, "--warmup", 0, "--weight-decay", 0, "--clip", 0, "--eval-every",
+                                  0, "--eval-batches", 1, "--sample", 0, *more])
         return [line["step_seconds"] for line in lines], [line["loss"] for line in lines]
 
     def peer(self, case, steps):

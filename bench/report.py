@@ -9,7 +9,6 @@ PyTorch its part is left out, and the page says so. See scripts/benchmark.
 """
 import argparse
 import datetime
-import json
 import os
 import pathlib
 import platform

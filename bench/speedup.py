@@ -31,13 +31,10 @@ import turns
 WARM_UP = 3  # steps at the beginning that do not count
 
 
-def train(options, folder, ranks, strategy):
+def train(options, ranks, strategy):
     """One run: what it came to."""
-    metrics = pathlib.Path(folder) / "metrics.jsonl"
-    turns.run([pathlib.Path(options.build) / "vision/trainer/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy,
-               "--batch", options.global_batch // ranks, "--epochs", options.epochs, "--metrics", metrics, "--metrics-per-rank",
-               "--quiet", *options.rest])
-    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    _, steps = turns.trained([options.build / "vision/trainer/train_vision", "--ranks", ranks, "--threads", 1, "--strategy", strategy, "--batch",
+                              options.global_batch // ranks, "--epochs", options.epochs, "--metrics-per-rank", "--quiet", *options.rest])
     timed = [step for step in steps[WARM_UP:] if step["samples"] == options.global_batch] or steps
     seconds = statistics.median(step["step_seconds"] for step in timed)
     waiting = statistics.median(step["ranks"]["waiting_seconds"]["median"] / step["step_seconds"] for step in timed)
@@ -49,15 +46,14 @@ def train(options, folder, ranks, strategy):
 def measure(options):
     """(ranks, strategy) → what a run came to, speed and waiting as medians of the rounds. With one rank all strategies are one."""
     cases = [(ranks, strategy) for ranks in options.ranks for strategy in (options.strategies if ranks > 1 else options.strategies[:1])]
-    with tempfile.TemporaryDirectory() as folder:
-        found = turns.in_turns(options.rounds, cases, lambda case: train(options, folder, *case))
+    found = turns.in_turns(options.rounds, cases, lambda case: train(options, *case))
     return {case: {**runs[0], **{key: statistics.median(run[key] for run in runs) for key in ("rate", "waiting")}}
             for case, runs in found.items()}
 
 
 def shape_of(options):
     """(model, width, side, channels, classes) of what is trained, as its own headline says."""
-    command = [pathlib.Path(options.build) / "vision/trainer/train_vision", "--steps", 1, "--eval-every", 0, "--batch", 1, *options.rest]
+    command = [options.build / "vision/trainer/train_vision", "--steps", 1, "--eval-every", 0, "--batch", 1, *options.rest]
     found = re.search(r"(\S+), width (\d+).*: (\d+) x (\d+) x (\d+) -> (\d+)", turns.run(command))
     return found and (found[1], *(int(found[group]) for group in (2, 3, 5, 6)))
 
@@ -66,7 +62,7 @@ def predict(options):
     """(ranks, strategy) → images/s; empty where there is no prediction."""
     if not options.calibrate:
         return {}
-    tool = pathlib.Path(options.build) / "tools/tessera"
+    tool = options.build / "tools/tessera"
     with tempfile.TemporaryDirectory() as folder:
         shape = shape_of(options)
         if not shape:
@@ -159,24 +155,17 @@ def page(options, found, speed_ups, shares, predicted, figure):
                "each also waits for the processor.")
 
 
-def whole_numbers(text):
-    return [int(part) for part in text.split(",")]
-
-
 def main():
-    arguments = sys.argv[1:]
-    rest = arguments[arguments.index("--") + 1:] if "--" in arguments else []
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("build")
+    parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("page", type=pathlib.Path)
-    parser.add_argument("--ranks", type=whole_numbers, default=[1, 2, 4])
+    parser.add_argument("--ranks", type=turns.numbers, default=[1, 2, 4])
     parser.add_argument("--strategies", type=lambda text: text.split(","), default=["ddp", "fsdp"])
     parser.add_argument("--global-batch", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calibrate", type=int, default=60, help="seconds of measuring for the prediction; 0: none")
-    options = parser.parse_args(arguments[:len(arguments) - len(rest) - 1] if "--" in arguments else arguments)
-    options.rest = rest
+    options = turns.parsed_with_rest(parser)
     for ranks in options.ranks:
         if ranks < 1 or options.global_batch % ranks:
             parser.error(f"--global-batch {options.global_batch} cannot be divided among {ranks} ranks")
@@ -185,10 +174,8 @@ def main():
     found = measure(options)
     speed_ups = curves(options, found)
     shares = {strategy: amdahl(on_cores(of, os.cpu_count())) for strategy, of in speed_ups.items()}
-    figure = options.page.with_suffix(".svg")
-    drawn = turns.draw(chart(options, speed_ups, shares[options.strategies[0]], predicted), figure)
-    options.page.write_text("\n".join(page(options, found, speed_ups, shares, predicted, figure if drawn else None)) + "\n",
-                            encoding="utf-8")
+    figure = turns.draw(chart(options, speed_ups, shares[options.strategies[0]], predicted), options.page.with_suffix(".svg"))
+    options.page.write_text("\n".join(page(options, found, speed_ups, shares, predicted, figure)) + "\n", encoding="utf-8")
     print(options.page)
 
 

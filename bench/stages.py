@@ -14,7 +14,6 @@ import os
 import pathlib
 import re
 import statistics
-import sys
 import tempfile
 
 import turns
@@ -22,26 +21,24 @@ import turns
 STAGES, IMAGES, WARM_UP = 2, 64, 3
 
 
-def train(options, folder, micro_batches, *where):
-    """Its lines, and the seconds of each step."""
-    metrics = pathlib.Path(folder) / "metrics.jsonl"
-    said = turns.run([pathlib.Path(options.build) / "vision/trainer/train_vision", "--model", "vit-s", *options.rest, *where, "--threads", 1,
-                      "--batch", IMAGES // micro_batches, "--accumulate", micro_batches, "--steps", WARM_UP + options.steps,
-                      "--eval-every", 0, "--eval-batches", 1, "--metrics", metrics])
-    return said, [json.loads(line)["step_seconds"] for line in metrics.read_text(encoding="utf-8").splitlines()]
+def train(options, micro_batches, *where):
+    """What it says, and the seconds of a step."""
+    said, steps = turns.trained([options.build / "vision/trainer/train_vision", "--model", "vit-s", *options.rest, *where, "--threads", 1,
+                                 "--batch", IMAGES // micro_batches, "--accumulate", micro_batches, "--steps", WARM_UP + options.steps,
+                                 "--eval-every", 0, "--eval-batches", 1])
+    return said, statistics.median(step["step_seconds"] for step in steps[WARM_UP:])
 
 
 def measure(options, micro_batches):
     """(seconds of a step, on one rank, the schedule's bubble, each stage's measured bubble)"""
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "trace.json"
-        _, alone = train(options, folder, micro_batches, "--ranks", 1)
-        said, seconds = train(options, folder, micro_batches, "--mesh", f"pipeline={STAGES}", "--trace", trace, "--trace-steps",
+        _, alone = train(options, micro_batches, "--ranks", 1)
+        said, seconds = train(options, micro_batches, "--mesh", f"pipeline={STAGES}", "--trace", trace, "--trace-steps",
                               f"{WARM_UP + 1}-{WARM_UP + options.steps}")
-        summary = json.loads(turns.run([pathlib.Path(options.build) / "tools/tessera", "trace", "summary", trace, "--json"]))
+        summary = json.loads(turns.run([options.build / "tools/tessera", "trace", "summary", trace, "--json"]))
     by_schedule = float(re.search(r"bubble +([\d.]+) %", said)[1]) / 100
-    return (*(statistics.median(each[WARM_UP:]) for each in (seconds, alone)), by_schedule,
-            *(rank["bubble"] for rank in summary["ranks"]))
+    return seconds, alone, by_schedule, *(rank["bubble"] for rank in summary["ranks"])
 
 
 def chart(found):
@@ -69,25 +66,21 @@ def page(options, found, figure):
 
 
 def main():
-    arguments = sys.argv[1:]
-    rest = arguments[arguments.index("--") + 1:] if "--" in arguments else []
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build")
+    parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("page", type=pathlib.Path)
     for name, value in {"rounds": 3, "steps": 8}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--micro-batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 4, 8, 16])
-    options = parser.parse_args(arguments[:len(arguments) - len(rest) - 1] if "--" in arguments else arguments)
-    options.rest = rest
+    parser.add_argument("--micro-batches", type=turns.numbers, default=[1, 2, 4, 8, 16])
+    options = turns.parsed_with_rest(parser)
     for count in options.micro_batches:
         if count < 1 or IMAGES % count:
             parser.error(f"--micro-batches {count}: {IMAGES} images cannot be dealt to them")
     turns.require_folder_of(parser, options.page)
     rounds = turns.in_turns(options.rounds, options.micro_batches, lambda count: measure(options, count))
     found = {count: turns.medians(of) for count, of in rounds.items()}
-    figure = options.page.with_suffix(".svg")
-    drawn = turns.draw(chart(found), figure)
-    options.page.write_text("\n".join(page(options, found, figure if drawn else None)) + "\n", encoding="utf-8")
+    figure = turns.draw(chart(found), options.page.with_suffix(".svg"))
+    options.page.write_text("\n".join(page(options, found, figure)) + "\n", encoding="utf-8")
     print(options.page)
 
 

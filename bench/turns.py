@@ -1,5 +1,6 @@
 """What every driver of benchmarks shares: how a program is run, and the one way of timing: contestants take turns in one run, rounds give
 medians, and ratios are of one round."""
+import argparse
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
@@ -40,6 +42,24 @@ def run(command, variables=None, timeout=None, talks=False):
     if process.returncode != 0:
         sys.exit(f"{shlex.join(words)} ended with {process.returncode}:\n{output}{errors or ''}")
     return output
+
+
+def written(command, option):
+    """(standard output of a command, the file that this option makes it write)"""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "file"
+        return run([*command, option, file]), file.read_text(encoding="utf-8")
+
+
+def trained(command):
+    """(what a trainer says, the metrics of each step)"""
+    said, metrics = written(command, "--metrics")
+    return said, [json.loads(line) for line in metrics.splitlines()]
+
+
+def traced(command):
+    """What a trainer's trace has."""
+    return json.loads(written(command, "--trace")[1])["traceEvents"]
 
 
 def in_turns(rounds, cases, measure, minutes=float("inf")):
@@ -105,14 +125,25 @@ def commit():
 
 
 def draw(chart, path):
-    """Whether there is a figure: a chart as tools/plot/plot_chart.py takes it."""
+    """The path of the figure of a chart as tools/plot/plot_chart.py takes it, or None where there is none."""
     for python in filter(None, (os.environ.get("TESSERA_PLOT_PYTHON"), sys.executable, "/usr/bin/python3")):
         done = subprocess.run([python, "-B", SOURCE / "tools/plot/plot_chart.py", "-", path], input=json.dumps(chart), capture_output=True,
                               text=True, check=False)
         if done.returncode == 0:
-            return True
+            return path
     print(f"no figure: {done.stderr.strip()}", file=sys.stderr)
-    return False
+    return None
+
+
+def numbers(text):
+    return [int(part) for part in text.split(",")]
+
+
+def parsed_with_rest(parser):
+    """The options, and in `rest` what stands behind --."""
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    return parser.parse_args(words[:end], argparse.Namespace(rest=words[end + 1:]))
 
 
 def require_folder_of(parser, page):
