@@ -8,7 +8,6 @@
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
-#include <string_view>
 #include <system_error>
 
 #include "tessera/trainer/command_line.hpp"
@@ -59,23 +58,6 @@ constexpr std::array no_units = {Unit{""}};
       fmt::format("{} takes {}, {}, not \"{}\"", option, quantity.what, quantity.range, text));
 }
 
-// Up to a comma, which it takes too.
-std::string_view next_of_list(std::string_view& rest) {
-  const std::string_view item = rest.substr(0, rest.find(','));
-  rest.remove_prefix(std::min(rest.size(), item.size() + 1));
-  return item;
-}
-
-template <typename Value, typename Read>
-std::vector<Value> list(std::string_view text, Read read) {
-  std::vector<Value> values;
-  const bool ends_in_comma = !text.empty() && text.back() == ',';
-  do values.push_back(read(next_of_list(text)));
-  while (!text.empty());
-  if (ends_in_comma) read("");
-  return values;
-}
-
 }  // namespace
 
 const Quantity byte_size = {"a size such as 80GB, 100MB or 64MiB (B, KB, MB, GB, TB, PB; KiB to PiB)", size_units, 1,
@@ -120,11 +102,17 @@ std::uint64_t whole_number(const std::string& option, std::string_view text, con
 }
 
 std::vector<double> numbers(const std::string& option, std::string_view text, const Quantity& quantity) {
-  return list<double>(text, [&](std::string_view item) { return number(option, item, quantity); });
+  std::vector<double> values;
+  for (const std::string& item : tessera::trainer::split(std::string(text)))
+    values.push_back(number(option, item, quantity));
+  return values;
 }
 
 std::vector<std::uint64_t> whole_numbers(const std::string& option, std::string_view text, const Quantity& quantity) {
-  return list<std::uint64_t>(text, [&](std::string_view item) { return whole_number(option, item, quantity); });
+  std::vector<std::uint64_t> values;
+  for (const std::string& item : tessera::trainer::split(std::string(text)))
+    values.push_back(whole_number(option, item, quantity));
+  return values;
 }
 
 namespace {

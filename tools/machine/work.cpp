@@ -3,7 +3,6 @@
 #include "machine/work.hpp"
 
 #include <algorithm>
-#include <map>
 #include <string_view>
 
 #include "tessera/base/error.hpp"

@@ -15,7 +15,6 @@
 #include <system_error>
 #include <vector>
 
-#include "json/json.hpp"
 #include "plot/script.hpp"
 #include "tessera/base/error.hpp"
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <type_traits>
 
-#include "json/json.hpp"
 #include "probe/memory_probe.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/plan/memory.hpp"

@@ -6,11 +6,9 @@
 
 #include <algorithm>
 #include <map>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
-#include "json/json.hpp"
 #include "models/persistent.hpp"
 #include "text.hpp"
 

@@ -10,7 +10,6 @@
 #include "commands.hpp"
 #include "machine/calibrate.hpp"
 #include "options.hpp"
-#include "tessera/base/error.hpp"
 #include "tessera/trainer/start.hpp"
 #include "text.hpp"
 #include "trace/trace_file.hpp"
@@ -55,7 +54,7 @@ Machine measured(const Request& request) {
 
 }  // namespace calibrate_command
 
-void run_calibrate(std::vector<std::string> arguments) {
+bool run_calibrate(std::vector<std::string> arguments) {
   using namespace calibrate_command;
   Request request;
   CommandLine line(description, footer, "tessera calibrate");
@@ -65,11 +64,10 @@ void run_calibrate(std::vector<std::string> arguments) {
   line.take({"--disk", "FOLDER",
              "Whose disk is measured, by updates of what stands there (--offload-to disk:FOLDER) [that of FILE.json]"},
             [&](const std::string& folder) { request.disk = folder; });
-  line.take({"--from-trace", "TRACE.json", "Collectives and passes over memory as --trace of a trainer measured them"},
-            [&](const std::string& path) { request.trace = path; });
-  line.take({"--base", "NAME|FILE", "With --from-trace: the machine that says everything else"},
-            [&](const std::string& name) { request.base = name; });
-  if (!line.parse(std::move(arguments))) return;
+  line.text("--from-trace", request.trace, "TRACE.json",
+            "Collectives and passes over memory as --trace of a trainer measured them");
+  line.text("--base", request.base, "NAME|FILE", "With --from-trace: the machine that says everything else");
+  if (!line.parse(std::move(arguments))) return true;
   if (request.base && !request.trace) throw OptionError("--base needs --from-trace");
   for (const char* name : {"--ranks", "--seconds", "--disk"}) {
     if (request.trace && line.given(name)) {
@@ -85,6 +83,7 @@ void run_calibrate(std::vector<std::string> arguments) {
   const Machine machine = measured(request);
   write_file(request.file, object_text(json_of(machine)));
   fmt::print("{}: {}\n", request.file.string(), machine.about);
+  return true;
 }
 
 }  // namespace tools

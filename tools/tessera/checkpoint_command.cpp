@@ -1,13 +1,8 @@
-// Finds the subcommand. Names come from files: they are printed so that they cannot steer a terminal.
+// Names come from files: they are printed so that they cannot steer a terminal.
 #include "checkpoint_command.hpp"
 
-#include <fmt/format.h>
-
-#include <map>
-#include <nlohmann/json.hpp>
-#include <string_view>
-
 #include "commands.hpp"
+#include "json/json.hpp"
 #include "options.hpp"
 
 namespace tools {
@@ -30,8 +25,6 @@ options.
 
 }  // namespace checkpoint_command
 
-using nlohmann::ordered_json;
-
 tessera::Bytes total_bytes(const tessera::Manifest& manifest) {
   tessera::Bytes total;
   for (const tessera::ManifestFile& file : manifest.files) total += file.size;
@@ -43,32 +36,20 @@ std::string name_of(const std::filesystem::path& folder) {
 }
 
 std::string printable(std::string_view name) {
-  const std::string quoted =
-      ordered_json(std::string(name)).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  const std::string quoted = Json(name).dump();
   return quoted.substr(1, quoted.size() - 2);
 }
 
-std::string json_text(const ordered_json& object) {
-  return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
-
-bool run_checkpoint(const std::vector<std::string>& arguments) {
-  using namespace checkpoint_command;
-  const std::map<std::string_view, bool (*)(std::vector<std::string>)> subcommands = {{"list", run_checkpoint_list},
-                                                                                      {"show", run_checkpoint_show},
-                                                                                      {"verify", run_checkpoint_verify},
-                                                                                      {"export", run_checkpoint_export},
-                                                                                      {"diff", run_checkpoint_diff}};
-  constexpr std::string_view remedy =
-      "tessera checkpoint takes list, show, verify, export or diff; see tessera checkpoint --help";
-  if (arguments.empty()) throw OptionError(fmt::format("a subcommand is missing: {}", remedy));
-  const auto found = subcommands.find(arguments.front());
-  if (found != subcommands.end()) return found->second({arguments.begin() + 1, arguments.end()});
-  if (arguments.size() != 1 || arguments.front() != "--help") {
-    throw OptionError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
-  }
-  fmt::print("{}", usage);
-  return true;
+bool run_checkpoint(std::vector<std::string> arguments) {
+  return run_subcommand({.command = "tessera checkpoint",
+                         .names = "list, show, verify, export or diff",
+                         .usage = checkpoint_command::usage,
+                         .commands = {{"list", run_checkpoint_list},
+                                      {"show", run_checkpoint_show},
+                                      {"verify", run_checkpoint_verify},
+                                      {"export", run_checkpoint_export},
+                                      {"diff", run_checkpoint_diff}}},
+                        arguments);
 }
 
 }  // namespace tools

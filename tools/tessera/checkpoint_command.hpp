@@ -4,7 +4,6 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +19,7 @@ bool run_checkpoint_export(std::vector<std::string> arguments);
 bool run_checkpoint_diff(std::vector<std::string> arguments);
 
 tessera::Bytes total_bytes(const tessera::Manifest& manifest);
-std::string name_of(const std::filesystem::path& folder);     // "step-00000100", also of "step-00000100/"
-std::string printable(std::string_view name);                 // of a file: without control characters and broken UTF-8
-std::string json_text(const nlohmann::ordered_json& object);  // what is not UTF-8 is replaced
+std::string name_of(const std::filesystem::path& folder);  // "step-00000100", also of "step-00000100/"
+std::string printable(std::string_view name);              // of a file: without control characters and broken UTF-8
 
 }  // namespace tools

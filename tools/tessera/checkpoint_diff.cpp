@@ -1,6 +1,5 @@
 // `tessera checkpoint diff`: two checkpoints, tensor by tensor, a piece of each at a time.
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -17,7 +16,6 @@
 
 namespace tools {
 
-using nlohmann::ordered_json;
 using tessera::Bytes;
 using tessera::CheckpointReader;
 using tessera::CheckpointTensor;
@@ -143,24 +141,24 @@ std::string text_of(const Comparison& comparison) {
          fmt::format("{} in both, {}\n", compared, counted(comparison.differences.size(), "difference", "differences"));
 }
 
-ordered_json json_of(const Difference& difference) {
-  ordered_json object = {{"kind", to_string(difference.kind)}, {"tensor", difference.name}};
+Json json_of(const Difference& difference) {
+  Json object = {{"kind", to_string(difference.kind)}, {"tensor", difference.name}};
   if (!difference.what.empty()) {
     object["what"] = difference.what;
     return object;
   }
   object["elements"] = difference.elements;
   object["differing"] = difference.differing;
-  object["largest"] = difference.largest ? ordered_json(*difference.largest) : ordered_json();
+  object["largest"] = Json(difference.largest);
   return object;
 }
 
-ordered_json json_of(const Comparison& comparison) {
-  ordered_json differences = ordered_json::array();
+Json json_of(const Comparison& comparison) {
+  Json differences = Json::array();
   for (const Difference& difference : comparison.differences) differences.push_back(json_of(difference));
   return {{"a", comparison.a.folder().string()},
           {"b", comparison.b.folder().string()},
-          {"equal", differences.empty()},
+          {"equal", comparison.differences.empty()},
           {"compared", comparison.compared},
           {"differences", differences}};
 }
@@ -183,8 +181,7 @@ bool run_checkpoint_diff(std::vector<std::string> arguments) {
   Comparison comparison{reader_a, reader_b};
   Sides sides(reader_a, reader_b);
   for (const TensorKind kind : tessera::tensor_kinds) compare(comparison, sides, kind);
-  print_answer(
-      json, [&] { return json_text(json_of(comparison)); }, [&] { return text_of(comparison); });
+  fmt::print("{}", json ? object_text(json_of(comparison)) : text_of(comparison));
   return comparison.differences.empty();
 }
 

@@ -4,8 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -225,6 +223,16 @@ std::string text_of(const Request& request, const Job& job) {
                      to_string(request.dtype), decimal_size(static_cast<double>(job.size.count())), files);
 }
 
+Json json_of(const Request& request, const Job& job) {
+  return {{"checkpoint", job.reader.folder().string()},
+          {"step", job.reader.manifest().step},
+          {"out", request.out.string()},
+          {"dtype", to_string(request.dtype)},
+          {"tensors", job.specs.size()},
+          {"bytes", job.size.count()},
+          {"files", job.begins.size()}};
+}
+
 bool parse(std::vector<std::string> arguments, Request& request) {
   CommandLine options(
       "Writes a checkpoint's weights as safetensors.",
@@ -252,18 +260,7 @@ bool run_checkpoint_export(std::vector<std::string> arguments) {
   const CheckpointReader reader(tessera::find_checkpoint(request.checkpoint));
   const Job job = make_job(request, reader);
   write(request.out, job);
-  print_answer(
-      request.json,
-      [&] {
-        return json_text({{"checkpoint", reader.folder().string()},
-                          {"step", reader.manifest().step},
-                          {"out", request.out.string()},
-                          {"dtype", to_string(request.dtype)},
-                          {"tensors", job.specs.size()},
-                          {"bytes", job.size.count()},
-                          {"files", job.begins.size()}});
-      },
-      [&] { return text_of(request, job); });
+  fmt::print("{}", request.json ? object_text(json_of(request, job)) : text_of(request, job));
   return true;
 }
 

@@ -1,6 +1,5 @@
 // `tessera checkpoint list`: what a folder has.
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <optional>
@@ -13,7 +12,6 @@
 
 namespace tools {
 
-using nlohmann::ordered_json;
 using tessera::FoundCheckpoint;
 
 namespace {
@@ -61,10 +59,10 @@ std::string text_of(const Listing& listing) {
                      last ? fmt::format("latest: {}", name_of(last->path)) : std::string("none of them is valid"));
 }
 
-ordered_json json_of(const Listing& listing) {
-  ordered_json checkpoints = ordered_json::array();
+Json json_of(const Listing& listing) {
+  Json checkpoints = Json::array();
   for (const FoundCheckpoint& each : listing.found) {
-    ordered_json object = {{"name", name_of(each.path)}, {"step", each.step}, {"valid", each.valid()}};
+    Json object = {{"name", name_of(each.path)}, {"step", each.step}, {"valid", each.valid()}};
     if (each.valid()) {
       object["bytes"] = total_bytes(tessera::read_manifest(each.path)).count();
     } else {
@@ -72,13 +70,13 @@ ordered_json json_of(const Listing& listing) {
     }
     checkpoints.push_back(std::move(object));
   }
-  ordered_json unfinished = ordered_json::array();
+  Json unfinished = Json::array();
   for (const auto& path : listing.unfinished) unfinished.push_back(name_of(path));
   const auto last = latest(listing);
   return {{"folder", listing.folder.string()},
           {"checkpoints", checkpoints},
           {"unfinished", unfinished},
-          {"latest", last ? ordered_json(name_of(last->path)) : ordered_json()}};
+          {"latest", last ? Json(name_of(last->path)) : Json()}};
 }
 
 }  // namespace
@@ -95,8 +93,7 @@ bool run_checkpoint_list(std::vector<std::string> arguments) {
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;
   const Listing listing = list(folder);
-  print_answer(
-      json, [&] { return json_text(json_of(listing)); }, [&] { return text_of(listing); });
+  fmt::print("{}", json ? object_text(json_of(listing)) : text_of(listing));
   return true;
 }
 

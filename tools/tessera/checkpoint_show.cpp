@@ -1,6 +1,5 @@
 // `tessera checkpoint show`: a checkpoint's state and tensors.
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 
@@ -11,7 +10,6 @@
 
 namespace tools {
 
-using nlohmann::ordered_json;
 using tessera::CheckpointReader;
 using tessera::CheckpointState;
 using tessera::CheckpointTensor;
@@ -25,22 +23,21 @@ tessera::Bytes bytes_of(const std::vector<CheckpointTensor>& tensors) {
   return total;
 }
 
-std::string text_of(const tessera::StepCounts& counts) {
+// A run has these counts, and each of its replicas and programs.
+template <typename Counts>
+std::string text_of_counts(const Counts& counts) {
   return fmt::format("{}, {} skipped; loss scale {:g}, {} since it changed",
                      counted(counts.updates, "update", "updates"), grouped(counts.skipped_updates), counts.loss_scale,
                      counted(static_cast<std::uint64_t>(counts.good_steps), "update", "updates"));
 }
 
 std::string text_of(const CheckpointState& state) {
-  std::string text =
-      fmt::format("step {}: {}, {} skipped; loss scale {:g}, {} since it changed\n", state.step,
-                  counted(state.updates, "update", "updates"), grouped(state.skipped_updates), state.loss_scale,
-                  counted(static_cast<std::uint64_t>(state.good_steps), "update", "updates"));
+  std::string text = fmt::format("step {}: {}\n", state.step, text_of_counts(state));
   for (std::size_t replica = 0; replica < state.replicas.size(); ++replica) {
-    text += fmt::format("replica {}, which trains apart: {}\n", replica, text_of(state.replicas[replica]));
+    text += fmt::format("replica {}, which trains apart: {}\n", replica, text_of_counts(state.replicas[replica]));
   }
   for (const tessera::ProgramCounts& program : state.programs) {
-    text += fmt::format("program {}: {}\n", printable(program.program), text_of(program));
+    text += fmt::format("program {}: {}\n", printable(program.program), text_of_counts(program));
   }
   if (state.sampler) {
     text += fmt::format("samples: {} of {} in epoch {}, seed {}\n", grouped(state.sampler->position),
@@ -73,28 +70,28 @@ std::string text_of(const CheckpointReader& reader) {
   return text;
 }
 
-ordered_json json_of(const tessera::StepCounts& counts) {
-  return {{"updates", counts.updates},
-          {"skipped_updates", counts.skipped_updates},
-          {"loss_scale", counts.loss_scale},
-          {"good_steps", counts.good_steps},
-          {"decay_power", counts.decay_power}};
+Json json_of(const std::map<std::string, std::string>& texts) {
+  Json object = Json::object();
+  for (const auto& [name, text] : texts) object[name] = text;
+  return object;
 }
 
-ordered_json json_of(const CheckpointState& state) {
-  ordered_json object = {{"step", state.step},
-                         {"updates", state.updates},
-                         {"skipped_updates", state.skipped_updates},
-                         {"loss_scale", state.loss_scale},
-                         {"good_steps", state.good_steps},
-                         {"decay_power", state.decay_power},
-                         {"values", state.values}};
-  for (const tessera::StepCounts& replica : state.replicas) object["replicas"].push_back(json_of(replica));
-  for (const tessera::ProgramCounts& program : state.programs) {
-    ordered_json counts = {{"name", program.program}};
-    counts.update(json_of(static_cast<const tessera::StepCounts&>(program)));
-    object["programs"].push_back(std::move(counts));
-  }
+template <typename Counts>
+Json with_counts(Json object, const Counts& counts) {
+  object["updates"] = counts.updates;
+  object["skipped_updates"] = counts.skipped_updates;
+  object["loss_scale"] = counts.loss_scale;
+  object["good_steps"] = counts.good_steps;
+  object["decay_power"] = {counts.decay_power[0], counts.decay_power[1]};
+  return object;
+}
+
+Json json_of(const CheckpointState& state) {
+  Json object = with_counts({{"step", state.step}}, state);
+  object["values"] = json_of(state.values);
+  for (const tessera::StepCounts& replica : state.replicas) object["replicas"].push_back(with_counts({}, replica));
+  for (const tessera::ProgramCounts& program : state.programs)
+    object["programs"].push_back(with_counts({{"name", program.program}}, program));
   if (state.sampler) {
     object["sampler"] = {{"samples", state.sampler->samples},
                          {"seed", state.sampler->seed},
@@ -104,13 +101,12 @@ ordered_json json_of(const CheckpointState& state) {
   return object;
 }
 
-ordered_json json_of(const CheckpointReader& reader) {
-  ordered_json files = ordered_json::array();
+Json json_of(const CheckpointReader& reader) {
+  Json files = Json::array();
   for (const auto& file : reader.manifest().files) files.push_back({{"name", file.name}, {"bytes", file.size.count()}});
-  ordered_json object = {
-      {"checkpoint", reader.folder().string()}, {"state", json_of(reader.state())}, {"files", files}};
+  Json object = {{"checkpoint", reader.folder().string()}, {"state", json_of(reader.state())}, {"files", files}};
   for (const TensorKind kind : tessera::tensor_kinds) {
-    ordered_json tensors = ordered_json::array();
+    Json tensors = Json::array();
     for (const CheckpointTensor& tensor : reader.tensors(kind)) {
       tensors.push_back({{"name", tensor.name},
                          {"shape", tensor.shape},
@@ -120,7 +116,7 @@ ordered_json json_of(const CheckpointReader& reader) {
     }
     object[std::string(to_string(kind))] = std::move(tensors);
   }
-  object["aliases"] = reader.aliases();
+  object["aliases"] = json_of(reader.aliases());
   return object;
 }
 
@@ -135,8 +131,7 @@ bool run_checkpoint_show(std::vector<std::string> arguments) {
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;
   const CheckpointReader reader(tessera::find_checkpoint(path));
-  print_answer(
-      json, [&] { return json_text(json_of(reader)); }, [&] { return text_of(reader); });
+  fmt::print("{}", json ? object_text(json_of(reader)) : text_of(reader));
   return true;
 }
 

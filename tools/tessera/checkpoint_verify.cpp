@@ -1,7 +1,6 @@
 // `tessera checkpoint verify`: every byte against the checksums.
 #include <fmt/format.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <filesystem>
@@ -61,6 +60,13 @@ std::string text_of(const Verdict& verdict) {
                      counted(verdict.faults.size(), "fault", "faults"));
 }
 
+Json json_of(const Verdict& verdict) {
+  return {{"checkpoint", verdict.checkpoint.string()},
+          {"sound", verdict.faults.empty()},
+          {"bytes", verdict.bytes.count()},
+          {"faults", verdict.faults}};
+}
+
 }  // namespace
 
 bool run_checkpoint_verify(std::vector<std::string> arguments) {
@@ -75,15 +81,7 @@ bool run_checkpoint_verify(std::vector<std::string> arguments) {
   options.flag("--json", json, "Prints JSON");
   if (!options.parse(std::move(arguments))) return true;
   const Verdict verdict = verify(tessera::find_checkpoint(path));
-  print_answer(
-      json,
-      [&] {
-        return json_text({{"checkpoint", verdict.checkpoint.string()},
-                          {"sound", verdict.faults.empty()},
-                          {"bytes", verdict.bytes.count()},
-                          {"faults", verdict.faults}});
-      },
-      [&] { return text_of(verdict); });
+  fmt::print("{}", json ? object_text(json_of(verdict)) : text_of(verdict));
   return verdict.faults.empty();
 }
 

@@ -9,7 +9,6 @@
 #include "json/json.hpp"
 #include "options.hpp"
 #include "plot/plot.hpp"
-#include "tessera/base/error.hpp"
 #include "text.hpp"
 
 namespace tools {
@@ -135,13 +134,13 @@ Json chart_of(const Request& request) {
 
 }  // namespace cost_chart
 
-void run_cost_chart(std::vector<std::string> arguments) {
+bool run_cost_chart(std::vector<std::string> arguments) {
   using namespace cost_chart;
   const auto request = parse(std::move(arguments));
-  if (!request) return;
+  if (!request) return true;
   if (request->figure) plot(chart_of(*request), *request->figure);
-  print_answer(
-      request->json, [&] { return object_text(json_of(*request)); }, [&] { return text_of(*request); });
+  fmt::print("{}", request->json ? object_text(json_of(*request)) : text_of(*request));
+  return true;
 }
 
 }  // namespace tools

@@ -1,10 +1,6 @@
-// Finds the subcommand.
+// `tessera cost`: the commands below it.
 #include "commands.hpp"
 
-#include <fmt/format.h>
-
-#include <cstdio>
-#include <map>
 #include <string_view>
 
 #include "options.hpp"
@@ -30,21 +26,15 @@ Exit code: 0; 1 when a figure cannot be drawn; 2 for bad options.
 
 }  // namespace
 
-void run_cost(const std::vector<std::string>& arguments) {
-  const std::map<std::string_view, void (*)(std::vector<std::string>)> subcommands = {{"allreduce", run_cost_allreduce},
-                                                                                      {"job", run_cost_job},
-                                                                                      {"scaling", run_cost_scaling},
-                                                                                      {"chart", run_cost_chart}};
-  constexpr std::string_view remedy = "tessera cost takes allreduce, job, scaling or chart; see tessera cost --help";
-  if (arguments.empty()) throw OptionError(fmt::format("a subcommand is missing: {}", remedy));
-  const auto found = subcommands.find(arguments.front());
-  if (found != subcommands.end()) {
-    found->second({arguments.begin() + 1, arguments.end()});
-  } else if (arguments.size() == 1 && arguments.front() == "--help") {
-    fmt::print("{}", cost_usage);
-  } else {
-    throw OptionError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
-  }
+bool run_cost(std::vector<std::string> arguments) {
+  return run_subcommand({.command = "tessera cost",
+                         .names = "allreduce, job, scaling or chart",
+                         .usage = cost_usage,
+                         .commands = {{"allreduce", run_cost_allreduce},
+                                      {"job", run_cost_job},
+                                      {"scaling", run_cost_scaling},
+                                      {"chart", run_cost_chart}}},
+                        arguments);
 }
 
 }  // namespace tools

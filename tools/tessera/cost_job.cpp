@@ -130,12 +130,12 @@ Json json_of(const Request& request) {
 
 }  // namespace cost_job
 
-void run_cost_job(std::vector<std::string> arguments) {
+bool run_cost_job(std::vector<std::string> arguments) {
   using namespace cost_job;
   const auto request = parse(std::move(arguments));
-  if (!request) return;
-  print_answer(
-      request->json, [&] { return object_text(json_of(*request)); }, [&] { return text_of(*request); });
+  if (!request) return true;
+  fmt::print("{}", request->json ? object_text(json_of(*request)) : text_of(*request));
+  return true;
 }
 
 }  // namespace tools

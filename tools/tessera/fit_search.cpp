@@ -6,11 +6,8 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <tuple>
-#include <utility>
 
-#include "json/json.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/travel_options.hpp"

@@ -4,7 +4,7 @@
 // part.
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,38 +34,24 @@ constexpr std::string_view usage =
     "       tessera --version\n"
     "       tessera --help\n";
 
+const std::map<std::string_view, tools::Command> commands = {{"plan", tools::run_plan},
+                                                             {"cost", tools::run_cost},
+                                                             {"calibrate", tools::run_calibrate},
+                                                             {"trace", tools::run_trace},
+                                                             {"checkpoint", tools::run_checkpoint},
+                                                             {"verify-bits", tools::run_verify_bits}};
+
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty())
     throw tools::OptionError(
         "a command is missing: tessera plan, tessera cost, tessera calibrate, tessera checkpoint, tessera trace, "
         "tessera verify-bits, or tessera --help");
-  const std::string& command = arguments.front();
-  if (command == "cost") {
-    tools::run_cost({arguments.begin() + 1, arguments.end()});
-    return success;
-  }
-  if (command == "checkpoint")
-    return tools::run_checkpoint({arguments.begin() + 1, arguments.end()}) ? success : failure;
-  if (command == "plan") return tools::run_plan({arguments.begin() + 1, arguments.end()}) ? success : failure;
-  if (command == "calibrate") {
-    tools::run_calibrate({arguments.begin() + 1, arguments.end()});
-    return success;
-  }
-  if (command == "trace") {
-    tools::run_trace({arguments.begin() + 1, arguments.end()});
-    return success;
-  }
-  if (command == "verify-bits")
-    return tools::run_verify_bits({arguments.begin() + 1, arguments.end()}) ? success : failure;
-  if (arguments.size() > 1)
-    throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
-  if (command == "--help") {
-    fmt::print("{}", usage);
-  } else if (command == "--version") {
-    fmt::print("tessera {}\n", tessera::version);
-  } else {
-    throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", command));
-  }
+  const std::string& name = arguments.front();
+  if (const auto found = commands.find(name); found != commands.end())
+    return found->second({arguments.begin() + 1, arguments.end()}) ? success : failure;
+  if (arguments.size() > 1 || (name != "--help" && name != "--version"))
+    throw tools::OptionError(fmt::format("unknown command \"{}\": see tessera --help", name));
+  fmt::print("{}", name == "--help" ? std::string(usage) : fmt::format("tessera {}\n", tessera::version));
   return success;
 }
 

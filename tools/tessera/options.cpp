@@ -13,6 +13,17 @@ tessera::Bytes size_in_bytes(const std::string& name, const std::string& text) {
   return tessera::Bytes(static_cast<std::uint64_t>(std::floor(cost::number(name, text, cost::byte_size))));
 }
 
+bool run_subcommand(const Subcommands& of, const std::vector<std::string>& arguments) {
+  const std::string remedy = fmt::format("{} takes {}; see {} --help", of.command, of.names, of.command);
+  if (arguments.empty()) throw OptionError(fmt::format("a subcommand is missing: {}", remedy));
+  const auto found = of.commands.find(arguments.front());
+  if (found != of.commands.end()) return found->second({arguments.begin() + 1, arguments.end()});
+  if (arguments.size() != 1 || arguments.front() != "--help")
+    throw OptionError(fmt::format("unknown subcommand \"{}\": {}", arguments.front(), remedy));
+  fmt::print("{}", of.usage);
+  return true;
+}
+
 void CostLine::whole(const Option& option, std::uint64_t& target, const cost::Quantity& quantity) {
   take(option, [name = option.name, &target, &quantity](const std::string& text) {
     target = cost::whole_number(name, text, quantity);

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cost/quantity.hpp"
@@ -21,6 +23,18 @@ using tessera::trainer::whole_number;
 
 // "80GB" (decimal), "80GiB" (binary), "512 MiB", "1.5TB", or bytes without a unit.
 tessera::Bytes size_in_bytes(const std::string& name, const std::string& text);
+
+using Command = bool (*)(std::vector<std::string> arguments);
+
+// A command that has others below it.
+struct Subcommands {
+  std::string_view command;  // "tessera cost"
+  std::string_view names;    // "allreduce, job, scaling or chart"
+  std::string_view usage;    // the page of --help
+  std::map<std::string_view, Command> commands;
+};
+// Runs the one that the arguments begin with. Throws OptionError where that is none.
+bool run_subcommand(const Subcommands& of, const std::vector<std::string>& arguments);
 
 // The command line of a subcommand of `tessera cost`. Targets must outlive parse(), and keep their value where an
 // option is not given.

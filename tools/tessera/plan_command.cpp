@@ -24,8 +24,7 @@ namespace {
 bool answer_parameters(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const tessera::plan::PlanOptions& options = request.setting.options;
   const ParametersQuestion question{*request.parameters, options.ranks, options.replicas, states};
-  print_answer(
-      request.json, [&] { return object_text(json_of(question)); }, [&] { return text_of(question); });
+  fmt::print("{}", request.json ? object_text(json_of(question)) : text_of(question));
   return true;
 }
 
@@ -75,8 +74,7 @@ Answer about(const PlanRequest& request, const Setting& setting, const std::vect
 
 bool answer_plan(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   const Answer answer = about(request, request.setting, states);
-  print_answer(
-      request.json, [&] { return object_text(answer.object); }, [&] { return answer.text; });
+  fmt::print("{}", request.json ? object_text(answer.object) : answer.text);
   return answer.sound;
 }
 
@@ -95,8 +93,7 @@ bool answer_time_comparison(const PlanRequest& request, const std::vector<tesser
 bool answer_comparison(const PlanRequest& request, const std::vector<tessera::plan::StateSpec>& states) {
   if (request.time.asked) return answer_time_comparison(request, states);
   const std::vector<PlanReport> reports = compare(*request.subject, request.setting, states);
-  print_answer(
-      request.json, [&] { return object_text(json_of(reports)); }, [&] { return text_of(reports); });
+  fmt::print("{}", request.json ? object_text(json_of(reports)) : text_of(reports));
   for (const PlanReport& report : reports) {
     if (request.draw) fmt::print("\n{}", draw(report.plan));
   }

@@ -8,8 +8,6 @@
 #include <iterator>
 #include <utility>
 
-#include "accounting.hpp"
-#include "json/json.hpp"
 #include "models/persistent.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/travel_options.hpp"

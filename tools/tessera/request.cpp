@@ -5,13 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 
-#include "models/model.hpp"
 #include "models/units_file.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/nn/muon.hpp"
@@ -20,7 +17,6 @@
 #include "tessera/optim/sgd.hpp"
 #include "tessera/shard/whole_tensors.hpp"
 #include "tessera/trainer/masters_option.hpp"
-#include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/offload_options.hpp"
 #include "tessera/trainer/travel_options.hpp"
 #include "text.hpp"
@@ -186,15 +182,13 @@ constexpr const char* footer =
 
 std::vector<std::size_t> widths(const std::string& name, const std::string& text) {
   std::vector<std::size_t> result;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('x', begin), text.size());
+  for (const std::string& part : tessera::trainer::split(text, 'x')) {
     try {
-      result.push_back(whole_number(name, std::string_view(text).substr(begin, end - begin), {1, most_width}));
+      result.push_back(whole_number(name, part, {1, most_width}));
     } catch (const OptionError&) {
       throw OptionError(fmt::format("{} takes widths from 1 to {} with x between them, as in 64x128x10, not \"{}\"",
                                     name, most_width, text));
     }
-    begin = end + 1;
   }
   if (result.size() >= 2 && result.size() <= most_layers + 1) return result;
   throw OptionError(
@@ -227,8 +221,7 @@ std::string model_names() {
 
 void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& request) {
   line.group("Model");
-  line.take({"--model", model_names(), "A model by name; the options below change a GPT-2"},
-            [&](const std::string& text) { model.name = text; });
+  line.text("--model", model.name, model_names(), "A model by name; the options below change a GPT-2");
   line.whole("--layers", model.layers, {1, 1024}, "Blocks of a GPT; without --model also --dim and --heads");
   line.whole("--dim", model.dim, {1, 1 << 15}, "Its width, a multiple of --heads");
   line.whole("--heads", model.heads, {1, 1 << 15}, "Its attention heads");
@@ -245,8 +238,7 @@ void add_model_options(CommandLine& line, ModelOptions& model, PlanRequest& requ
   line.whole("--classes", model.classes, {1, 1 << 24}, fmt::format("Classes that it tells apart [{}]", usual_classes));
   line.take({"--mlp", "WxW[xW...]", "Widths of a perceptron: 64x128x10 has two layers. Each layer is a unit"},
             [&](const std::string& text) { model.widths = widths("--mlp", text); });
-  line.take({"--units", "FILE", "A model of your own: units with names and shapes, see below"},
-            [&](const std::string& text) { model.units = text; });
+  line.text("--units", model.units, "FILE", "A model of your own: units with names and shapes, see below");
   line.take({"--params", "N", "A number of parameters alone: bytes by formula, the ZeRO paper's and ours"},
             [&](const std::string& text) { request.parameters = parameter_number("--params", text); });
   line.choice<OptimizerKind>(
@@ -357,6 +349,7 @@ void refuse_with(const CommandLine& line, const std::string& what, const std::ve
 }
 
 const std::vector<std::string> of_vision = {"--image-size", "--channels", "--classes", "--width", "--sync-batch-norm"};
+const std::vector<std::string> of_gpt = {"--layers", "--dim", "--heads", "--vocabulary"};
 
 // The shape of a preset or of a custom model, with what is given instead.
 models::GptShape gpt_shape(const ModelOptions& given, const models::Preset* preset) {
@@ -381,8 +374,8 @@ models::GptShape gpt_shape(const ModelOptions& given, const models::Preset* pres
 }
 
 Subject vision_subject(const CommandLine& line, const ModelOptions& given, const models::VisionShape& shape) {
-  refuse_with(line, *given.name,
-              {"--layers", "--dim", "--heads", "--vocabulary", "--seq", "--activation-checkpointing"});
+  refuse_with(line, *given.name, of_gpt);
+  refuse_with(line, *given.name, {"--seq", "--activation-checkpointing"});
   if (!models::has_batch_norms(shape.kind)) refuse_with(line, *given.name, {"--sync-batch-norm"});
   const std::size_t batch = given.batch.value_or(1);
   if (!models::can_be_counted(shape, batch)) {
@@ -411,7 +404,7 @@ Subject named_subject(const CommandLine& line, const ModelOptions& given) {
     return Subject::gpt(*given.name, gpt_shape(given, preset));
   }
   if (const models::LlamaShape* llama = models::find_llama(*given.name)) {
-    refuse_with(line, *given.name, {"--layers", "--dim", "--heads", "--vocabulary"});
+    refuse_with(line, *given.name, of_gpt);
     if (!line.given("--time")) refuse_with(line, *given.name + " without --time", {"--seq", "--batch"});
     return Subject::llama(*llama);
   }
@@ -422,7 +415,8 @@ Subject subject_of(const CommandLine& line, const ModelOptions& given) {
   if (given.name) return named_subject(line, given);
   if (given.widths || given.units) {
     const std::string source = given.widths ? "--mlp" : "--units";
-    refuse_with(line, source, {"--layers", "--dim", "--heads", "--vocabulary", "--activation-checkpointing"});
+    refuse_with(line, source, of_gpt);
+    refuse_with(line, source, {"--activation-checkpointing"});
     refuse_with(line, source, of_vision);
     if (!line.given("--time")) refuse_with(line, source, {"--seq", "--batch"});
     if (given.widths) refuse_with(line, source, {"--seq"});
@@ -439,38 +433,14 @@ Subject subject_of(const CommandLine& line, const ModelOptions& given) {
 
 void check_parameters_alone(const CommandLine& line) {
   refuse_with(line, "--params", of_vision);
+  refuse_with(line, "--params", of_gpt);
   refuse_with(line, "--params",
-              {"--layers",
-               "--dim",
-               "--heads",
-               "--vocabulary",
-               "--seq",
-               "--batch",
-               "--activation-checkpointing",
-               "--strategy",
-               "--precision",
-               "--masters",
-               "--prefetch",
-               "--reshard-after-forward",
-               "--overlap-reduction",
-               "--bucket-cap",
-               "--gather",
-               "--wire",
-               "--offload",
-               "--offload-to",
-               "--offload-units",
-               "--micro-batches",
-               "--granules",
-               "--accumulate-mode",
-               "--outer-every",
-               "--outer-fragments",
-               "--compare",
-               "--fit",
-               "--meshes",
-               "--host-memory",
-               "--draw",
-               "--machine",
-               "--time"});
+              tessera::trainer::split(
+                  "--seq --batch --activation-checkpointing --strategy --precision --masters --prefetch "
+                  "--reshard-after-forward --overlap-reduction --bucket-cap --gather --wire --offload --offload-to "
+                  "--offload-units --micro-batches --granules --accumulate-mode --outer-every --outer-fragments "
+                  "--compare --fit --meshes --host-memory --draw --machine --time",
+                  ' '));
 }
 
 void take_mesh(const CommandLine& line, tessera::plan::PlanOptions& options) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <utility>
 
 #include "cost/quantity.hpp"
 #include "machine/durations.hpp"

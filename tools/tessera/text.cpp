@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <fstream>
 
 #include "tessera/base/error.hpp"
@@ -85,10 +84,6 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
   file << text;
   file.close();
   if (!file) throw tessera::DataError(fmt::format("{}: cannot be written", path.string()));
-}
-
-void print_answer(bool json, const std::function<std::string()>& object, const std::function<std::string()>& text) {
-  fmt::print("{}", json ? object() : text());
 }
 
 }  // namespace tools

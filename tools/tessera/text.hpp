@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,7 +37,5 @@ std::string table(const std::vector<std::vector<std::string>>& rows);
 std::string object_text(const Json& object);  // in several lines
 void print_object(const Json& object);
 void write_file(const std::filesystem::path& path, const std::string& text);  // throws DataError
-// Prints what one of them makes.
-void print_answer(bool json, const std::function<std::string()>& object, const std::function<std::string()>& text);
 
 }  // namespace tools

@@ -38,14 +38,6 @@ tessera::plan::SlowRank slow_of(const std::string& text) {
   return slow;
 }
 
-void take_slow(const std::string& list, std::vector<tessera::plan::SlowRank>& slow) {
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    slow.push_back(slow_of(list.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-}
-
 void require_distinct_files(const TimeRequest& request, const std::optional<std::string>& units) {
   using File = std::pair<const char*, const std::optional<std::string>&>;
   const File trace("--trace", request.trace), figure("--plot", request.figure);
@@ -68,21 +60,19 @@ void add_time_options(CommandLine& line, TimeRequest& request) {
   line.flag("--time", request.asked,
             "What a step takes, what of its communication shows, and what decides it; with "
             "--compare strategies, meshes and prefetch side by side");
-  const auto text = [&line](const std::string& name, const std::string& type, std::optional<std::string>& target,
-                            const std::string& what) {
-    line.take({name, type, what}, [&target](const std::string& value) { target = value; });
-  };
-  text(
-      "--machine", "NAME|FILE", request.machine,
+  line.text(
+      "--machine", request.machine, "NAME|FILE",
       fmt::format("{}, or a file: see docs/cost.md. Without --time it says on whose devices muon multiplies, for which "
                   "it plans memory [the CPU]",
                   fmt::join(machine_names(), ", ")));
-  text("--profile", "TRACE.json", request.profile,
-       "Windows take what --trace of a trainer measured on one rank, instead of what counting their FLOPs says");
-  text("--whatif", "CHANGES", request.what_if,
-       "Another machine: bandwidth=2x, latency=0, compute=1.3x, with commas between several");
+  line.text("--profile", request.profile, "TRACE.json",
+            "Windows take what --trace of a trainer measured on one rank, instead of what counting their FLOPs says");
+  line.text("--whatif", request.what_if, "CHANGES",
+            "Another machine: bandwidth=2x, latency=0, compute=1.3x, with commas between several");
   line.take({"--slow", "LIST", "Ranks or links that take longer: rank=3:1.2x, link=3:2x, with commas between several"},
-            [&](const std::string& list) { take_slow(list, request.slow); });
+            [&](const std::string& list) {
+              for (const std::string& each : tessera::trainer::split(list)) request.slow.push_back(slow_of(each));
+            });
   line.take({"--jitter", "PART",
              fmt::format("Computation varies by so much (5%), drawn for every rank, of up to {} ranks: prints the "
                          "distribution over 1,000 steps",
@@ -92,7 +82,7 @@ void add_time_options(CommandLine& line, TimeRequest& request) {
   line.flag("--fastest", request.fastest,
             "With --fit: the least time first, instead of the fewest bytes; what has to move is updated where and when "
             "that is quickest (update, ahead)");
-  text("--trace", "FILE.json", request.trace, "Writes the step's timeline for https://ui.perfetto.dev");
+  line.text("--trace", request.trace, "FILE.json", "Writes the step's timeline for https://ui.perfetto.dev");
   line.take({"--plot", "FILE.svg|FILE.png",
              "Draws tokens or samples/s from one rank to --world beside Amdahl's curve; needs Python with matplotlib"},
             [&](const std::string& path) {

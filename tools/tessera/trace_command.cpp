@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <string_view>
 
 #include "checkpoint_command.hpp"
@@ -167,7 +166,7 @@ Json json_of(const TraceFile& trace, const Summary& summary) {
   return object;
 }
 
-void run_summary(std::vector<std::string> arguments) {
+bool run_summary(std::vector<std::string> arguments) {
   std::filesystem::path path;
   std::size_t waits = 5;
   bool json = false;
@@ -182,25 +181,21 @@ void run_summary(std::vector<std::string> arguments) {
   options.place("FILE", path, "What --trace wrote");
   options.whole("--waits", waits, {0, 10'000}, "How many of the longest waits are listed");
   options.flag("--json", json, "Prints JSON; times in microseconds");
-  if (!options.parse(std::move(arguments))) return;
+  if (!options.parse(std::move(arguments))) return true;
   const TraceFile trace = read_trace(path);
   const Summary summary = summarize(trace, waits);
-  print_answer(
-      json, [&] { return object_text(json_of(trace, summary)); }, [&] { return text_of(trace, summary); });
+  fmt::print("{}", json ? object_text(json_of(trace, summary)) : text_of(trace, summary));
+  return true;
 }
 
 }  // namespace trace_command
 
-void run_trace(const std::vector<std::string>& arguments) {
-  using namespace trace_command;
-  if (arguments.empty())
-    throw OptionError("a subcommand is missing: tessera trace takes summary; see tessera trace --help");
-  if (arguments.front() == "summary") return run_summary({arguments.begin() + 1, arguments.end()});
-  if (arguments.size() != 1 || arguments.front() != "--help") {
-    throw OptionError(fmt::format("unknown subcommand \"{}\": tessera trace takes summary; see tessera trace --help",
-                                  arguments.front()));
-  }
-  fmt::print("{}", usage);
+bool run_trace(std::vector<std::string> arguments) {
+  return run_subcommand({.command = "tessera trace",
+                         .names = "summary",
+                         .usage = trace_command::usage,
+                         .commands = {{"summary", trace_command::run_summary}}},
+                        arguments);
 }
 
 }  // namespace tools

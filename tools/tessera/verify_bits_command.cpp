@@ -258,8 +258,7 @@ bool run_verify_bits(std::vector<std::string> arguments) {
   const Run a = read_run(path_a);
   const Run b = read_run(path_b);
   const Comparison comparison = compare(a, b);
-  print_answer(
-      json, [&] { return object_text(json_of(a, b, comparison)); }, [&] { return text_of(a, b, comparison); });
+  fmt::print("{}", json ? object_text(json_of(a, b, comparison)) : text_of(a, b, comparison));
   return comparison.equal();
 }
 

@@ -2,7 +2,6 @@
 // went. Times are microseconds per step, unless said otherwise.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

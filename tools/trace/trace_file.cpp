@@ -91,9 +91,7 @@ Slice slice_of(const Json& event, SliceKind kind, const Threads& threads) {
               .name = event.at("name").text(),
               .unit = about.at("unit").text(),
               .pass = text_or_none(about, "pass"),
-              .operation = text_or_none(about, kind == SliceKind::wait ? "operation" : "kind"),
-              .cause = {},
-              .cause_stream = {}};
+              .operation = text_or_none(about, kind == SliceKind::wait ? "operation" : "kind")};
   if (kind == SliceKind::wait) {
     slice.cause = about.at("for").text();
     slice.cause_stream = about.at("for_stream").text();

@@ -21,10 +21,10 @@ struct Slice {
   std::size_t step;
   std::string name;
   std::string unit;
-  std::string pass;       // of windows, and of the host's calls: "forward", "recompute", "backward", "update"
-  std::string operation;  // what was done: "all-gather"; of a wait: what waited
-  std::string cause;      // of a wait: what for
-  std::string cause_stream;
+  std::string pass;        // of windows, and of the host's calls: "forward", "recompute", "backward", "update"
+  std::string operation;   // what was done: "all-gather"; of a wait: what waited
+  std::string cause = {};  // of a wait: what for
+  std::string cause_stream = {};
   std::uint64_t bytes = 0;
   double host = 0;  // of the host's calls: what was its own
 

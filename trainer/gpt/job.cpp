@@ -5,18 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
-#include <memory>
-#include <string>
 #include <utility>
 
 #include "models/gpt/model.hpp"
-#include "models/gpt/shape.hpp"
-#include "tessera/base/error.hpp"
 #include "tessera/nn/with_element.hpp"
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/offload_options.hpp"
-#include "tessera/trainer/run_options.hpp"
 #include "tessera/trainer/stages.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
@@ -91,16 +85,6 @@ void add_data_options(CommandLine& line, GptOptions& options) {
   line.real("--temperature", options.temperature, {0, 100}, "Of the choice of each byte; 0: always the likeliest");
 }
 
-std::vector<std::string> split_at_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 // Options that are given win over the preset, which wins over the defaults.
 void resolve(const Given& given, GptOptions& options) {
   if (given.preset != nullptr) {
@@ -114,7 +98,8 @@ void resolve(const Given& given, GptOptions& options) {
   options.dim = given.dim.value_or(options.dim);
   options.heads = given.heads.value_or(options.heads);
   options.seq = given.seq.value_or(options.seq);
-  options.fp32_units = split_at_commas(given.fp32_units.value_or(""));
+  options.fp32_units = split(given.fp32_units.value_or(""));
+  std::erase(options.fp32_units, "");
 }
 
 void check(GptOptions& options) {

@@ -1,19 +1,13 @@
 // Training through the stages of a pipeline: the first one reads ids, the last one has the loss.
 #include <algorithm>
-#include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "models/gpt/pipeline.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/with_element.hpp"
-#include "tessera/shard/pipeline.hpp"
 #include "tessera/trainer/device_data.hpp"
 #include "tessera/trainer/stages.hpp"
-#include "tessera/trainer/trainer.hpp"
 #include "trainer/gpt/gpt_training.hpp"
 
 namespace train_gpt {

@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "models/gpt/model.hpp"
 #include "tessera/comm/world.hpp"

@@ -10,7 +10,6 @@
 #include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/fit.hpp"
 #include "tessera/trainer/labelled_batches.hpp"
-#include "tessera/trainer/run_options.hpp"
 #include "trainer/src/fingerprint.hpp"
 #include "trainer/src/shipped_data.hpp"
 

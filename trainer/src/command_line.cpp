@@ -25,6 +25,16 @@ std::optional<Number> number_in(std::string_view text) {
 template std::optional<std::uint64_t> number_in(std::string_view);
 template std::optional<double> number_in(std::string_view);
 
+std::vector<std::string> split(const std::string& text, char between) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(between, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 namespace {
 
 double real_number(const std::string& name, const std::string& text, RealLimits limits) {

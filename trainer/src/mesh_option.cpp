@@ -39,17 +39,15 @@ Extent extent_of(std::string_view text, tessera::AxisSet axes) {
                   to_string(tessera::Axis::shard), fmt::join(names_of(axes), ", ")));
 }
 
-tessera::plan::MeshShape mesh_of(std::string_view text, tessera::AxisSet axes) {
+tessera::plan::MeshShape mesh_of(const std::string& text, tessera::AxisSet axes) {
   std::vector<Extent> extents;
   tessera::AxisSet named;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    extents.push_back(extent_of(text.substr(begin, end - begin), axes));
+  for (const std::string& part : split(text)) {
+    extents.push_back(extent_of(part, axes));
     if (named.contains(extents.back().axis)) {
       throw OptionError(fmt::format("--mesh: {} is given twice", to_string(extents.back().axis)));
     }
     named = named | extents.back().axis;
-    begin = end + 1;
   }
   return tessera::plan::MeshShape(extents);
 }

@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "json/json.hpp"
 #include "tessera/base/error.hpp"
 #include "trainer/src/rank_metrics.hpp"
 #include "trainer/src/weights_hash.hpp"

@@ -32,9 +32,7 @@ void go_to(tessera::Offload& offload, const std::filesystem::path& disk) {
 tessera::Offload offload_of(const std::string& text) {
   tessera::Offload offload;
   if (text == "none") return offload;
-  for (std::string_view rest = text;;) {
-    const std::size_t end = rest.find(',');
-    const std::string_view word = rest.substr(0, end);
+  for (const std::string& word : split(text)) {
     MemorySpace* const space = word == "optimizer"     ? &offload.optimizer
                                : word == "masters"     ? &offload.masters
                                : word == "update"      ? &offload.update
@@ -55,9 +53,8 @@ tessera::Offload offload_of(const std::string& text) {
                       "\"{}\"",
                       text));
     }
-    if (end == std::string_view::npos) return offload;
-    rest.remove_prefix(end + 1);
   }
+  return offload;
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "tessera/base/error.hpp"
 #include "tessera/checkpoint/safetensors.hpp"
 #include "tessera/checkpoint/weights.hpp"
 #include "tessera/comm/start.hpp"

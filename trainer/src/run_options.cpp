@@ -15,7 +15,6 @@
 #include "tessera/optim/adamw.hpp"
 #include "tessera/optim/adamw8bit.hpp"
 #include "tessera/optim/sgd.hpp"
-#include "tessera/trainer/command_line.hpp"
 #include "tessera/trainer/masters_option.hpp"
 #include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/number_text.hpp"

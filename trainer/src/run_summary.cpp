@@ -19,7 +19,6 @@
 #include "tessera/plan/memory.hpp"
 #include "tessera/trainer/number_text.hpp"
 #include "tessera/trainer/offload_options.hpp"
-#include "tessera/trainer/run_options.hpp"
 #include "trainer/src/memory_table.hpp"
 
 namespace tessera::trainer {
@@ -174,7 +173,7 @@ std::span<const Strategy> compared(const tessera::FullyShard& model) {
 struct Row {
   std::string_view name;
   std::vector<Bytes> planned;
-  std::optional<Bytes> measured;  // of the strategy that ran
+  std::optional<Bytes> measured = std::nullopt;  // of the strategy that ran
 };
 
 std::string shown(std::optional<Bytes> bytes) { return bytes ? to_string(*bytes) : "-"; }
@@ -248,9 +247,8 @@ std::string memory_table(const tessera::FullyShard& model, std::span<const probe
   table.add({.name = "all of the above",
              .planned = of_all([](const plan::MemoryReport& report) { return report.peak; }),
              .measured = largest_measured(ranks, peak_figure, 0)});
-  table.add({.name = "in use at once",
-             .planned = of_all([](const plan::MemoryReport& report) { return report.live; }),
-             .measured = std::nullopt});
+  table.add(
+      {.name = "in use at once", .planned = of_all([](const plan::MemoryReport& report) { return report.live; })});
   const probe::RankMemory& first = ranks.front();
   for (std::size_t index = 0; index < first.unplanned_count; ++index) {
     table.add_unplanned(first.unplanned[index].name.data(), first.unplanned[index].size);

@@ -8,9 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <span>
-#include <utility>
 
 #include "json/json.hpp"
 #include "tessera/base/error.hpp"

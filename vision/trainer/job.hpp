@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "models/vision/shape.hpp"
-#include "tessera/base/bytes.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/trainer/mesh_option.hpp"
 #include "tessera/trainer/run_options.hpp"

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cmath>
 
-#include "tessera/base/error.hpp"
 #include "tessera/trainer/gather_values.hpp"
 
 namespace train_vision {

@@ -16,7 +16,6 @@
 #include "tessera/comm/world.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/shard/fully_shard.hpp"
-#include "tessera/trainer/device_data.hpp"
 #include "tessera/trainer/stages.hpp"
 #include "tessera/trainer/trainer.hpp"
 #include "tessera/vision/convolution.hpp"

@@ -45,6 +45,9 @@ struct RealLimits {
 template <typename Number>
 std::optional<Number> number_in(std::string_view text);
 
+// The parts between commas, or between other characters: one more than there are of these; parts may be empty.
+std::vector<std::string> split(const std::string& text, char between = ',');
+
 // Digits alone, within the limits. Throws OptionError otherwise.
 std::size_t whole_number(const std::string& name, std::string_view text, WholeLimits limits);
 
