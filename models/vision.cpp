@@ -1,10 +1,8 @@
 // Nothing is written twice: modules are made, and asked what they have.
 #include "models/vision.hpp"
 
-#include <algorithm>
 #include <string>
 
-#include "models/vision/model.hpp"
 #include "tessera/nn/with_element.hpp"
 #include "tessera/shard/buffer.hpp"
 #include "tessera/shard/collective.hpp"

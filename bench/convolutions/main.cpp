@@ -10,7 +10,6 @@
 #include "measure/figure.hpp"
 #include "measure/program.hpp"
 #include "measure/timing.hpp"
-#include "tessera/base/error.hpp"
 #include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/nn/processor.hpp"

@@ -6,7 +6,6 @@
 // written
 #include <fmt/format.h>
 
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>

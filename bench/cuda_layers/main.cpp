@@ -19,7 +19,6 @@
 #include "tessera/base/error.hpp"
 #include "tessera/base/half.hpp"
 #include "tessera/device/arena.hpp"
-#include "tessera/device/cuda.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/nn/attention.hpp"
 #include "tessera/nn/cross_entropy.hpp"

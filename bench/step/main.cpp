@@ -7,7 +7,6 @@
 // of one rank whose collectives take no time: what the real step takes longer is communication that shows. Of networks
 // on images the products are bench/convolutions' business.
 #include <algorithm>
-#include <numeric>
 
 #include "measure/bandwidth.hpp"
 #include "measure/figure.hpp"

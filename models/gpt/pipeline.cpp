@@ -3,7 +3,6 @@
 #include "models/gpt/pipeline.hpp"
 
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 

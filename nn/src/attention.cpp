@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <vector>
 
 #include "src/attention_tiles.hpp"
@@ -175,16 +174,12 @@ template <typename T>
 AttentionRows rows_of(const Rooms<T>& rooms, const Head& head, const Block& block, const DropoutMask& mask) {
   return {.format = format_of<Arithmetic<T>>,
           .scores = rooms.scores,
-          .gradients = nullptr,
           .stride = rooms.stride,
           .rows = block.rows,
           .first_keys = head.shape.causal ? block.first + 1 : block.keys,
           .key_step = head.shape.causal ? std::size_t{1} : std::size_t{0},
           .keys = block.keys,
           .scale = head.scale(),
-          .new_statistics = nullptr,
-          .statistics = nullptr,
-          .inverse_sums = nullptr,
           .mask = mask.drop_below == 0 ? nullptr : &mask,
           .mask_row_step = head.shape.mask_step(),
           .factors = rooms.factors};

@@ -32,13 +32,7 @@ cuda::AttentionTiles tiles_of(const AttentionShape& shape, MatrixView<const T> q
           .causal = shape.causal,
           .mask = mask,
           .mask_step = shape.mask_step(),
-          .qkv = qkv.data,
-          .out = nullptr,
-          .statistics = nullptr,
-          .dout = nullptr,
-          .dqkv = nullptr,
-          .deltas = nullptr,
-          .scratch = {}};
+          .qkv = qkv.data};
 }
 
 template <Element T>

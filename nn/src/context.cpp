@@ -117,9 +117,7 @@ void ContextExchange<T>::exchange(Window& window, MatrixView<const T> x, const C
     ChunkCopy of{.from = reinterpret_cast<const std::byte*>(from),
                  .to = reinterpret_cast<std::byte*>(to),
                  .chunk = chunks.size * sizeof(T),
-                 .extents = {chunks.extents[0], chunks.extents[1], chunks.extents[2]},
-                 .from_strides = {},
-                 .to_strides = {}};
+                 .extents = {chunks.extents[0], chunks.extents[1], chunks.extents[2]}};
     const std::size_t travelling[3] = {stride, chunks.travelling[0], chunks.travelling[1]};
     for (std::size_t index = 0; index < 3; ++index) {
       (goes ? of.from_strides : of.to_strides)[index] = chunks.strides[index] * sizeof(T);

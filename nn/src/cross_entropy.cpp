@@ -216,7 +216,6 @@ cuda::CrossEntropyArguments cuda_rows(const CrossEntropyRows<T>& rows) {
           .weights = rows.weights,
           .denominator = rows.denominator,
           .statistics = reinterpret_cast<float*>(rows.statistics),
-          .label_logits = nullptr,
           .marks = rows.marks,
           .smoothing = rows.smoothing,
           .batch = rows.logits.rows,

@@ -44,13 +44,8 @@ void dropout(Stream& stream, const Dropout& of, ConstMatrixView<T> x, MatrixView
   require_shape("dropout: y", y, x.rows, x.columns);
   const DropoutMask mask = mask_of(of, x.rows);
   if (of.probability == 0.0f) return kernels::copy(stream, y.data, x.data, Bytes(x.elements() * sizeof(T)));
-  const DropoutRows rows{.format = format_of<T>,
-                         .mask = mask,
-                         .residual = nullptr,
-                         .x = x.data,
-                         .y = y.data,
-                         .rows = x.rows,
-                         .columns = x.columns};
+  const DropoutRows rows{
+      .format = format_of<T>, .mask = mask, .x = x.data, .y = y.data, .rows = x.rows, .columns = x.columns};
   enqueue_rows<T, cuda::dropout>(stream, "dropout", rows);
 }
 

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "src/cuda/cuda_layers.hpp"
 #include "src/exported.hpp"
 #include "src/operation.hpp"
@@ -129,7 +127,6 @@ void position_gradient(const EmbeddingBackward<T>& of, const RowTable& run) {
     run.sum_rows({.format = format_of<T>,
                   .from = used ? of.dy.data + (row - of.first_position) * dim : nullptr,
                   .stride = dim,
-                  .index = nullptr,
                   .step = of.sequence,
                   .count = used ? sequences : 0,
                   .dim = dim,

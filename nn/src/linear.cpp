@@ -53,7 +53,6 @@ void bias_gradient_now(const LinearBackward<T>& of) {
   run_shared(active_rows(), SumRows{.format = format_of<T>,
                                     .from = of.dy.data,
                                     .stride = of.dy.columns,
-                                    .index = nullptr,
                                     .step = 1,
                                     .count = of.dy.rows,
                                     .dim = of.dy.columns,

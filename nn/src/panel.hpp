@@ -56,8 +56,7 @@ Panel<const Arithmetic<T>> load_panel(const RowTable& run, const Columns<const T
                     .to = room,
                     .to_stride = from.count,
                     .rows = from.rows,
-                    .columns = from.count,
-                    .factors = nullptr});
+                    .columns = from.count});
     return {room, from.count};
   } else {
     return {from.data, from.stride};

@@ -30,9 +30,7 @@ BlockMap::BlockMap(Plans plans, const CheckpointFiles& files) : plans_(std::move
       add({.file = file,
            .index = static_cast<std::size_t>(begin / block_bytes),
            .begin = begin,
-           .end = std::min(size, begin + block_bytes),
-           .writer = 0,
-           .shared = false});
+           .end = std::min(size, begin + block_bytes)});
     }
     first_block_.push_back(writers_.size());
   }

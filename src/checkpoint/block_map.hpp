@@ -28,8 +28,8 @@ struct Block {
   std::size_t index;  // in the file
   std::uint64_t begin;
   std::uint64_t end;
-  std::size_t writer;  // rank
-  bool shared;         // has elements of several ranks
+  std::size_t writer = 0;  // rank
+  bool shared = false;     // has elements of several ranks
 };
 
 class BlockMap {

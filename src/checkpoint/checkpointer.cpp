@@ -8,10 +8,6 @@
 #include <exception>
 #include <functional>
 #include <future>
-#include <limits>
-#include <map>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

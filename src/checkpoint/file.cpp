@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "tessera/base/error.hpp"
 

@@ -14,7 +14,6 @@
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/manifest.hpp"
 #include "tessera/checkpoint/state.hpp"
-#include "tessera/checkpoint/tensor_index.hpp"
 
 namespace tessera::checkpoint {
 
@@ -26,8 +25,7 @@ using Metadata = std::map<std::string, std::string>;
 LaidTensor tensor(TensorSource source, std::string name, const Shape& shape, DType type = DType::fp32) {
   return {.source = source,
           .spec = {.name = std::move(name), .shape = shape, .dtype = type},
-          .elements = element_count(shape),
-          .begin = 0};
+          .elements = element_count(shape)};
 }
 
 // One tensor of a unit, or that of each replica that has such a unit of its own: the unit's, replica after replica.

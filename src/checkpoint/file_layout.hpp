@@ -40,7 +40,7 @@ struct LaidTensor {
   TensorSource source;
   TensorSpec spec;
   std::size_t elements;
-  std::uint64_t begin;  // in the file
+  std::uint64_t begin = 0;  // in the file
   std::uint64_t size_of(std::size_t count) const { return tessera::size_of(spec.dtype).count() * count; }
   std::uint64_t end() const { return begin + size_of(elements); }
 };

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
-#include <utility>
 
 #include "checkpoint/safetensors_header.hpp"
 #include "tessera/base/error.hpp"

@@ -8,14 +8,12 @@
 #include <map>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "base/hash.hpp"
 #include "checkpoint/checkpoint_directory.hpp"
 #include "checkpoint/differences.hpp"
 #include "checkpoint/file_layout.hpp"
 #include "checkpoint/safetensors_header.hpp"
-#include "checkpoint/shard_values.hpp"
 #include "comm/introduction.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/checkpoint/checkpoint_reader.hpp"

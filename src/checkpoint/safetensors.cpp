@@ -5,7 +5,6 @@
 
 #include <array>
 #include <bit>
-#include <cstdint>
 #include <optional>
 #include <system_error>
 #include <unordered_map>

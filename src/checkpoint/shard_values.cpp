@@ -2,9 +2,6 @@
 #include "checkpoint/shard_values.hpp"
 
 #include <algorithm>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/elementwise.hpp"

@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
-#include <string>
 #include <unordered_set>
 #include <vector>
 

@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "comm/patience.hpp"
 #include "tessera/base/error.hpp"
 

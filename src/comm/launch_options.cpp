@@ -9,7 +9,6 @@
 #include <iterator>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <thread>
 
 #include "comm/patience.hpp"

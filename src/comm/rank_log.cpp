@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <ctime>
-#include <string>
 #include <system_error>
 
 #include "tessera/base/error.hpp"

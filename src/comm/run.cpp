@@ -7,10 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "comm/launch.hpp"
 #include "comm/launch_options.hpp"

@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include "comm/halves.hpp"

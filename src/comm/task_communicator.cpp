@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdint>
 #include <exception>
-#include <string>
 
 #include "tessera/base/error.hpp"
 

@@ -7,14 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "comm/collective_errors.hpp"
 #include "comm/world_backend.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/device/arena.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/elementwise.hpp"
 

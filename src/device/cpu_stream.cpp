@@ -6,9 +6,7 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <iterator>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>

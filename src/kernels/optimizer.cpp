@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdint>
 
 #include "kernels/adamw_rule.hpp"
 #include "kernels/cuda/cuda_table.hpp"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "tessera/kernels/optimizer.hpp"

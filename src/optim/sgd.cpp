@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <span>
-#include <vector>
 
 #include "optim/prepared_update.hpp"
 #include "optim/settings.hpp"

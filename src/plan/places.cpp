@@ -2,7 +2,6 @@
 #include "plan/places.hpp"
 
 #include <unordered_map>
-#include <utility>
 
 #include "plan/ranges.hpp"
 

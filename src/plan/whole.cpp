@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "plan/passes.hpp"
 #include "tessera/plan/memory.hpp"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <string_view>
 
 #include "base/hash.hpp"
 #include "comm/collective_errors.hpp"

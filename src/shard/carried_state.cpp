@@ -3,7 +3,6 @@
 #include "shard/carried_state.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "shard/pieces.hpp"

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -96,7 +95,6 @@ std::vector<plan::Program> plan_programs(const ModelState& model) {
     plan::Program program{.micro_batch = uses(options.windows),
                           .evaluation = uses(options.evaluation),
                           .name = options.name,
-                          .trains = std::nullopt,
                           .optimizer_states = model.optimizers[result.size()]->state_specs(),
                           .micro_batches = options.micro_batches};
     if (options.trains) {

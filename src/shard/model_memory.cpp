@@ -9,8 +9,6 @@
 #include "plan/ranges.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/kernels/exact_squares.hpp"
-#include "tessera/kernels/step_scalars.hpp"
-#include "tessera/plan/memory.hpp"
 
 namespace tessera {
 

@@ -15,7 +15,6 @@
 #include "shard/carried_state.hpp"
 #include "shard/executor.hpp"
 #include "shard/recorded_pass.hpp"
-#include "tessera/base/error.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/plan/plan.hpp"
 #include "tessera/plan/roles.hpp"

@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "device/device_backend.hpp"
 #include "plan/ranges.hpp"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <iterator>
 
@@ -17,7 +16,6 @@
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/norm.hpp"
 #include "tessera/kernels/step_scalars.hpp"
-#include "tessera/shard/whole_tensors.hpp"
 
 namespace tessera {
 

@@ -16,7 +16,6 @@
 
 #include "shard/loss_scaling.hpp"
 #include "shard/model_memory.hpp"
-#include "shard/optimizer_runs.hpp"
 #include "tessera/comm/world.hpp"
 #include "tessera/device/stream.hpp"
 #include "tessera/kernels/optimizer.hpp"

@@ -5,10 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
-#include <string>
 #include <utility>
 
 #include "tessera/base/error.hpp"

@@ -99,7 +99,6 @@ void Trace::write(const std::filesystem::path& path) {
   World& world = model_->world();
   const bool simulated = world.backend_name() == "modelled";
   TraceContent content{.recorder = *recorder_,
-                       .ranks = {},
                        .compute_is_immediate = model_->stream().mode() == StreamMode::immediate,
                        .clocks = "one host, one clock"};
   if (simulated) {

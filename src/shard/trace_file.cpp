@@ -11,8 +11,6 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include "shard/gathered.hpp"

@@ -36,9 +36,9 @@ std::string align_clocks(World& world, std::vector<RankTimes>& ranks);
 
 struct TraceContent {
   const TraceRecorder& recorder;  // what stamps mean
-  std::vector<RankTimes> ranks;
-  bool compute_is_immediate;  // the compute stream's work runs where the host submits it
-  std::string clocks;         // what the ranks' times rest on, for people
+  bool compute_is_immediate;      // the compute stream's work runs where the host submits it
+  std::string clocks;             // what the ranks' times rest on, for people
+  std::vector<RankTimes> ranks = {};
 };
 
 // Returns what one operation moves: for a collective the whole that its ranks send or receive together, for everything

@@ -74,12 +74,8 @@ void TraceLayout::add_segment(const plan::Plan& plan, std::size_t segment, std::
 }
 
 void TraceLayout::add_operation(const plan::Operation& operation, plan::EventPoint point, std::size_t micro_batch) {
-  TracedOperation traced{.point = point,
-                         .micro_batch = micro_batch,
-                         .section = sections.size() - 1,
-                         .arrival = stamps++,
-                         .waits = 0,
-                         .end = 0};
+  TracedOperation traced{
+      .point = point, .micro_batch = micro_batch, .section = sections.size() - 1, .arrival = stamps++};
   for (const plan::Wait& wait : operation.waits) {
     if (wait.type == plan::WaitType::data) ++traced.waits;
     if (wait.type == plan::WaitType::throttle) {

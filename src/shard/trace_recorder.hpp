@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "tessera/device/time_stamps.hpp"
@@ -21,8 +20,8 @@ struct TracedOperation {
   std::size_t micro_batch;
   std::size_t section;
   std::size_t arrival;
-  std::size_t waits;
-  std::size_t end;
+  std::size_t waits = 0;
+  std::size_t end = 0;
   std::size_t throttle_waits = 0;  // two stamps of the host for each, one after the other: before it, and after
   std::size_t throttle = 0;        // the first of them
 

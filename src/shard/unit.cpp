@@ -145,13 +145,10 @@ std::size_t Unit::index_of(const Collective& collective) const { return index_am
 plan::UnitSpec Unit::spec() const {
   plan::UnitSpec spec{.name = name(),
                       .parameters = {},
-                      .buffers = {},
-                      .collectives = {},
                       .precision = options_.precision,
                       .prefetch = options_.prefetch,
                       .reshard_after_forward = options_.reshard_after_forward,
                       .recompute = options_.recompute,
-                      .optimizer_states = std::nullopt,
                       .states_in = options_.states_in,
                       .masters_in = options_.masters_in,
                       .saved = options_.saved,

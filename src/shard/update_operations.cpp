@@ -5,6 +5,7 @@
 #include "base/hash.hpp"
 #include "plan/ranges.hpp"
 #include "shard/operations.hpp"
+#include "shard/optimizer_runs.hpp"
 #include "tessera/kernels/elementwise.hpp"
 #include "tessera/kernels/rounding.hpp"
 #include "tessera/shard/whole_tensors.hpp"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <exception>
-#include <utility>
 
 #include "tessera/base/error.hpp"
 #include "tessera/shard/window_host.hpp"

@@ -14,7 +14,6 @@
 #include <thread>
 #include <typeinfo>
 #include <unordered_set>
-#include <utility>
 
 #include "src/autograd_node.hpp"
 #include "src/compute_device.hpp"

@@ -5,7 +5,6 @@
 #include <ATen/Context.h>
 
 #include <mutex>
-#include <utility>
 
 #include "src/torch_generators.hpp"
 

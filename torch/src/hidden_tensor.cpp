@@ -19,7 +19,6 @@
 #include <fmt/format.h>
 #include <torch/library.h>
 
-#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "src/hidden_tensor.hpp"
 #include "src/module_units.hpp"

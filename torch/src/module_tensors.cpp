@@ -7,9 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <span>
-#include <utility>
 
 #include "tessera/base/error.hpp"
 

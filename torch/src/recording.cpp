@@ -146,14 +146,7 @@ void Recording::call(const c10::OperatorHandle& called, c10::Stack& stack) const
 
 void Recording::run(const c10::OperatorHandle& called, c10::Stack& stack) {
   const auto& arguments = called.schema().arguments();
-  Operation operation{.called = called,
-                      .arguments = {},
-                      .given = {},
-                      .made = {},
-                      .reads = {},
-                      .writes = {},
-                      .owner = {},
-                      .place = operations_.size()};
+  Operation operation{.called = called, .place = operations_.size()};
   std::vector<std::pair<at::Tensor, std::int64_t>> changed;  // with versions
   bool has_generator = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {

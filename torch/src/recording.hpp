@@ -37,13 +37,13 @@ class Recording : public std::enable_shared_from_this<Recording> {
   // and the shape that they had then.
   struct Operation {
     c10::OperatorHandle called;
-    std::vector<c10::IValue> arguments;
-    std::vector<std::pair<at::Tensor, std::int64_t>> given;  // tensors of the caller's own, with their versions
-    std::vector<std::pair<std::size_t, at::Tensor>> made;    // by place among the results
-    std::vector<std::size_t> reads;
-    std::vector<std::size_t> writes;
-    std::string owner;  // whose random numbers it draws
     std::size_t place;  // among the owner's
+    std::vector<c10::IValue> arguments = {};
+    std::vector<std::pair<at::Tensor, std::int64_t>> given = {};  // tensors of the caller's own, with their versions
+    std::vector<std::pair<std::size_t, at::Tensor>> made = {};    // by place among the results
+    std::vector<std::size_t> reads = {};
+    std::vector<std::size_t> writes = {};
+    std::string owner = {};  // whose random numbers it draws
   };
   using Storages = std::map<std::size_t, at::Storage>;
 

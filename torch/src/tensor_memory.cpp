@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <new>
 #include <utility>
 #include <vector>

@@ -107,16 +107,8 @@ void moments_now(const BatchNormMoments<T>& of) {
   const BatchNormRoom<T> room(rows, channels);
   Real* const first = room.coefficients(of.scratch, 0);
   for (std::size_t c = 0; c < channels; ++c) first[c] = rows == 0 ? Real{} : load(of.x.data[c]);
-  const double* const sums = sum_up<T>({.format = format_of<T>,
-                                        .x = of.x.data,
-                                        .dy = nullptr,
-                                        .y = nullptr,
-                                        .mean = first,
-                                        .inverse = nullptr,
-                                        .sums = nullptr,
-                                        .rows = rows,
-                                        .channels = channels},
-                                       room, of.scratch);
+  const double* const sums = sum_up<T>(
+      {.format = format_of<T>, .x = of.x.data, .mean = first, .rows = rows, .channels = channels}, room, of.scratch);
   const auto count = static_cast<double>(std::max<std::size_t>(1, rows));
   of.moments[0] = static_cast<double>(rows);
   for (std::size_t c = 0; c < channels; ++c) {
@@ -220,13 +212,10 @@ void forward_now(const BatchNormForward<T>& of) {
                  .x = of.x.data,
                  .residual = of.residual,
                  .relu = of.relu,
-                 .dy = nullptr,
-                 .y = nullptr,
                  .to = of.y.data,
                  .mean = of.mean,
                  .scale = scale,
                  .shift = shift,
-                 .slope = nullptr,
                  .rows = of.x.rows,
                  .channels = of.x.columns});
 }
@@ -247,7 +236,6 @@ void gradient_sums_now(const BatchNormGradientSums<T>& of) {
                                         .y = of.relu_y,
                                         .mean = of.mean,
                                         .inverse = of.inverse,
-                                        .sums = nullptr,
                                         .rows = of.x.rows,
                                         .channels = channels},
                                        BatchNormRoom<T>(of.x.rows, channels), of.scratch);
@@ -296,8 +284,6 @@ void backward_now(const BatchNormBackward<T>& of) {
   if (of.dx.columns == 0) return;
   scale_rows<T>({.format = format_of<T>,
                  .x = of.x.data,
-                 .residual = nullptr,
-                 .relu = false,
                  .dy = of.dy.data,
                  .y = of.relu_y,
                  .to = of.dx.data,
@@ -321,10 +307,6 @@ template <typename T>
 cuda::BatchNormSumRows cuda_rows(const BatchNormMoments<T>& of) {
   return {.format = format_of<T>,
           .x = of.x.data,
-          .dy = nullptr,
-          .relu_y = nullptr,
-          .mean = nullptr,
-          .inverse = nullptr,
           .to = of.moments,
           .rows = of.x.rows,
           .channels = of.x.columns,

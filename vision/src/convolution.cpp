@@ -88,7 +88,6 @@ void bias_gradient(const ConvolutionBackwardWork<T>& work) {
   run_shared(active_rows(), SumRows{.format = format_of<T>,
                                     .from = work.dy,
                                     .stride = work.of.out,
-                                    .index = nullptr,
                                     .step = 1,
                                     .count = std::size_t{work.of.images} * work.of.result.height * work.of.result.width,
                                     .dim = work.of.out,

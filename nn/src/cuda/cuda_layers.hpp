@@ -21,8 +21,8 @@ struct ChunkCopy {
   std::byte* to;
   std::size_t chunk;
   std::size_t extents[3];
-  std::size_t from_strides[3];
-  std::size_t to_strides[3];
+  std::size_t from_strides[3] = {};
+  std::size_t to_strides[3] = {};
 
   std::size_t count() const { return extents[0] * extents[1] * extents[2] * chunk; }  // of bytes
 };
@@ -174,12 +174,12 @@ struct AttentionTiles {
   DropoutMask mask;       // drop_below 0: nothing is dropped
   std::size_t mask_step;  // its rows from row to row of qkv: heads, or more
   const void* qkv;
-  void* out;          // forward writes it, backward reads it
-  float* statistics;  // forward: null when not wanted
-  const void* dout;
-  void* dqkv;
-  float* deltas;      // [sequences, heads, sequence], backward's scratch memory
-  Workspace scratch;  // the same memory and what a library may use besides; forward's may be none
+  void* out = nullptr;          // forward writes it, backward reads it
+  float* statistics = nullptr;  // forward: null when not wanted
+  const void* dout = nullptr;
+  void* dqkv = nullptr;
+  float* deltas = nullptr;  // [sequences, heads, sequence], backward's scratch memory
+  Workspace scratch = {};   // the same memory and what a library may use besides; forward's may be none
 };
 // Own kernels compute these; attention_choice.hpp may choose others.
 void attention_forward(void* native, const AttentionTiles& a);
@@ -195,8 +195,8 @@ struct CrossEntropyArguments {
   float denominator;
   // [batch, 2] largest logits and sums, behind them with smoothing [batch] means of logits
   float* statistics;
-  float* label_logits;  // [batch], of cross_entropy_at_once; else null
-  float* marks;         // [batch], of count_correct
+  float* label_logits = nullptr;  // [batch], of cross_entropy_at_once; else null
+  float* marks;                   // [batch], of count_correct
   float smoothing;
   std::size_t batch;
   std::size_t classes;

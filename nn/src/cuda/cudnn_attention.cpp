@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <string_view>
 #include <unordered_map>
 
 #include "src/cuda/cudnn_runtime.hpp"

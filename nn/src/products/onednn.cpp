@@ -6,7 +6,6 @@
 
 #include <dnnl.hpp>
 #include <map>
-#include <tuple>
 #include <vector>
 
 #include "src/onednn_runtime.hpp"

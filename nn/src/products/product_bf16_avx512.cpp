@@ -55,15 +55,15 @@ struct Factors {
 };
 
 struct Tile {
-  Factors a;
-  const float* panel;
   std::size_t words;
-  float* c;
   std::size_t c_row;
   std::size_t c_column;
   std::size_t columns;
   bool add;
   RoundedResult rounded;  // of this tile; instead of c, where it is not null
+  Factors a = {};
+  const float* panel = nullptr;
+  float* c = nullptr;
 };
 
 [[gnu::always_inline]] inline __m512bh word_of(const char* at) {
@@ -232,10 +232,7 @@ Factors factors_of(const PairProduct& of, std::size_t row, std::size_t rows, flo
 }
 
 Tile tile_of(const PairProduct& of, const RoundedResult& rounded, std::size_t row, std::size_t column) {
-  Tile tile{.a = {},
-            .panel = nullptr,
-            .words = words_of(of.depth),
-            .c = nullptr,
+  Tile tile{.words = words_of(of.depth),
             .c_row = of.c_row,
             .c_column = of.c_column,
             .columns = least(tile_columns, of.columns - column),

@@ -54,7 +54,7 @@ struct SumRows {
   Format format;
   const void* from;  // [.., dim], rows `stride` elements after each other
   std::size_t stride;
-  const std::int32_t* index;  // [count]; null: use step
+  const std::int32_t* index = nullptr;  // [count]; null: use step
   std::size_t step;
   std::size_t count;
   std::size_t dim;
@@ -75,7 +75,7 @@ struct DropoutMask {
 struct DropoutRows {
   Format format;
   DropoutMask mask;
-  const void* residual;  // [rows, columns], added; null: none
+  const void* residual = nullptr;  // [rows, columns], added; null: none
   const void* x;
   void* y;  // may be x or residual
   std::size_t rows;
@@ -87,21 +87,21 @@ struct DropoutRows {
 // attention_lanes.hpp. Between the keys that a row may look at and `keys`, zeros are written. Memory of a row goes on
 // to a multiple of 16.
 struct AttentionRows {
-  Format format;    // fp32 or fp64
-  void* scores;     // [rows, stride]
-  void* gradients;  // [rows, stride]
+  Format format;              // fp32 or fp64
+  void* scores;               // [rows, stride]
+  void* gradients = nullptr;  // [rows, stride]
   std::size_t stride;
   std::size_t rows;
   std::size_t first_keys;
   std::size_t key_step;  // 1: causal, 0: all rows look at the same keys
   std::size_t keys;
-  double scale;               // above 0
-  void* new_statistics;       // [rows]: forward writes log Σ e^(scale · score) there
-  const void* statistics;     // [rows]: backward reads it there
-  void* inverse_sums;         // [rows]: forward writes what makes probabilities of the exponentials
-  const DropoutMask* mask;    // null: nothing is dropped
-  std::size_t mask_row_step;  // from one query to the next
-  float* factors;             // [keys, up to a multiple of 64]: scratch memory, when there is a mask
+  double scale;                      // above 0
+  void* new_statistics = nullptr;    // [rows]: forward writes log Σ e^(scale · score) there
+  const void* statistics = nullptr;  // [rows]: backward reads it there
+  void* inverse_sums = nullptr;      // [rows]: forward writes what makes probabilities of the exponentials
+  const DropoutMask* mask;           // null: nothing is dropped
+  std::size_t mask_row_step;         // from one query to the next
+  float* factors;                    // [keys, up to a multiple of 64]: scratch memory, when there is a mask
 };
 
 // Between `format` and the type of arithmetic: loaded into it, or stored from it.
@@ -113,7 +113,8 @@ struct PanelRows {
   std::size_t to_stride;
   std::size_t rows;
   std::size_t columns;
-  const void* factors;  // [rows], in the type that is read (of store: of arithmetic), multiply each row; null: 1
+  const void* factors =
+      nullptr;  // [rows], in the type that is read (of store: of arithmetic), multiply each row; null: 1
 };
 
 // to = max(y, 0), or with dy, y being what the rectifier gave: dy where y is above 0, else 0. A NaN of y stays one, and

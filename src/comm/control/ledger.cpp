@@ -9,7 +9,6 @@
 
 #include "comm/collective_errors.hpp"
 #include "comm/members.hpp"
-#include "comm/signature.hpp"
 #include "tessera/base/error.hpp"
 
 namespace tessera::comm {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "comm/job_failure.hpp"
-#include "tessera/base/error.hpp"
 
 namespace tessera::comm {
 

@@ -9,13 +9,10 @@
 #include <unistd.h>
 
 #include <condition_variable>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stop_token>
-#include <string>
 #include <thread>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // The nccl backend: a rank has a CUDA device of its own, and is a thread or a process.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>

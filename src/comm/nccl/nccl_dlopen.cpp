@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-#include <utility>
 
 #include "comm/halves.hpp"
 #include "comm/nccl/nccl_library.hpp"

@@ -10,7 +10,6 @@
 
 #include "comm/introduction.hpp"
 #include "comm/patience.hpp"
-#include "comm/pinned.hpp"
 #include "device/device_memory.hpp"
 #include "tessera/base/error.hpp"
 

@@ -9,15 +9,11 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 #include <utility>
 
 #include "comm/job_failure.hpp"
-#include "comm/meeting_collectives.hpp"
 #include "comm/processes/exchange.hpp"
-#include "comm/task_communicator.hpp"
 #include "tessera/base/error.hpp"
-#include "tessera/kernels/reduce.hpp"
 
 namespace tessera::comm {
 namespace {

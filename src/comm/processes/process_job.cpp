@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 

@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/launch_options.hpp"
 #include "comm/processes/process_group.hpp"
-#include "comm/processes/process_job.hpp"
 #include "comm/rendezvous/join.hpp"
 #include "comm/rendezvous/rendezvous_control.hpp"
 #include "comm/start.hpp"

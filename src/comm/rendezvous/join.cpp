@@ -12,10 +12,8 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <string_view>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "base/hash.hpp"
 #include "comm/hosts.hpp"

@@ -9,20 +9,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <iterator>
 #include <list>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "comm/collective_errors.hpp"
 #include "comm/control/control_room.hpp"
 #include "comm/introduction.hpp"
 #include "comm/patience.hpp"
-#include "comm/pinned.hpp"
 #include "comm/rendezvous/handshake.hpp"
 #include "comm/start.hpp"
 #include "tessera/base/error.hpp"

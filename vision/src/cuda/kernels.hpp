@@ -104,12 +104,12 @@ void average_pool_gradient(void* native, const PooledImages& of, const void* dy,
 // of dy · (x - mean) · inverse. In parts of rows, and then over the parts in their order.
 struct BatchNormSumRows {
   Format format;
-  const void* x;         // [rows, channels]
-  const void* dy;        // null: moments
-  const void* relu_y;    // dy counts where it is above 0; null: everywhere
-  const float* mean;     // with dy
-  const float* inverse;  // with dy
-  double* to;            // rows, and then what this rank brings: means and squared deviations, or the two sums
+  const void* x;                   // [rows, channels]
+  const void* dy = nullptr;        // null: moments
+  const void* relu_y = nullptr;    // dy counts where it is above 0; null: everywhere
+  const float* mean = nullptr;     // with dy
+  const float* inverse = nullptr;  // with dy
+  double* to;  // rows, and then what this rank brings: means and squared deviations, or the two sums
   std::size_t rows;
   std::size_t channels;
   double* scratch;  // as BatchNormForwardRows

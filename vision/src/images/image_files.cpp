@@ -6,7 +6,6 @@
 
 #include <limits>
 #include <optional>
-#include <utility>
 
 #include "tessera/base/error.hpp"
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <string_view>
 #include <system_error>
 #include <utility>
 

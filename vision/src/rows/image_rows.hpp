@@ -14,12 +14,12 @@ namespace tessera::vision {
 // dy counting as 0 where y is not above 0.
 struct BatchNormSums {
   Format format;
-  const void* x;        // [rows, channels]
-  const void* dy;       // null: forward
-  const void* y;        // what a rectifier gave; null: there is none
-  const void* mean;     // [channels], in the type of arithmetic; forward: any number near the mean
-  const void* inverse;  // [channels], likewise; null: 1
-  double* sums;         // [2, channels]
+  const void* x;                  // [rows, channels]
+  const void* dy = nullptr;       // null: forward
+  const void* y = nullptr;        // what a rectifier gave; null: there is none
+  const void* mean;               // [channels], in the type of arithmetic; forward: any number near the mean
+  const void* inverse = nullptr;  // [channels], likewise; null: 1
+  double* sums = nullptr;         // [2, channels]
   std::size_t rows;
   std::size_t channels;
 };
@@ -28,16 +28,16 @@ struct BatchNormSums {
 // counting as 0 where y is not above 0.
 struct BatchNormRows {
   Format format;
-  const void* x;         // [rows, channels]
-  const void* residual;  // forward; null: none
-  bool relu;             // forward
-  const void* dy;        // null: forward
-  const void* y;         // as in BatchNormSums
-  void* to;              // may be x, residual or dy
-  const void* mean;      // [channels] each, in the type of arithmetic
+  const void* x;                   // [rows, channels]
+  const void* residual = nullptr;  // forward; null: none
+  bool relu = false;               // forward
+  const void* dy = nullptr;        // null: forward
+  const void* y = nullptr;         // as in BatchNormSums
+  void* to;                        // may be x, residual or dy
+  const void* mean;                // [channels] each, in the type of arithmetic
   const void* scale;
   const void* shift;
-  const void* slope;  // null: forward
+  const void* slope = nullptr;  // null: forward
   std::size_t rows;
   std::size_t channels;
 };
