@@ -21,7 +21,7 @@ inline bool reduced() {
 // Numbers of ranks: all, or under a sanitizer one, which has neighbours on both sides.
 inline std::vector<int> rank_counts(std::vector<int> all) { return sanitized ? std::vector<int>{3} : all; }
 
-// What a test goes through: all, or under a sanitizer the last.
+// A test goes through all of these, or under a sanitizer through the last.
 template <typename T>
 std::vector<T> all_or_last(std::initializer_list<T> all) {
   return sanitized ? std::vector<T>{*(all.end() - 1)} : std::vector<T>(all);

@@ -34,7 +34,7 @@ def mesh_of(stages, data, slices, contexts=1):
 
 
 def check_mesh(program, mesh, accumulate, steps, measurable, mpirun):
-    data, cuts = mesh[1], math.prod(mesh[2:])
+    data = mesh[1]
     one = train(program, steps, "--ranks", 1, "--accumulate", data * accumulate, "--eval-batches", 2 * data)
     common = [*mesh_of(*mesh), "--accumulate", accumulate, "--eval-batches", 2]
     found, activations = set(), {}
