@@ -411,9 +411,9 @@ TEST_CASE("all_to_all_brings_each_rank_what_the_others_have_for_it") {
 }
 
 TEST_CASE("misused_collective_names_unit_and_rank") {
-  const auto error = [](int ranks,
-                        const std::function<std::vector<Collective*>(TwoCollectives&, TwoCollectives&, int)>& order) {
-    return toy::failure_of(ranks, [&](World& world) {
+  using Order = std::function<std::vector<Collective*>(TwoCollectives&, TwoCollectives&, int)>;
+  const auto check = [](int ranks, const char* text, const Order& order) {
+    toy::check_failure(text, ranks, [&](World& world) {
       TwoCollectives layer, other;
       FullyShard model(world, {});
       model.add(layer, "layer");
@@ -422,29 +422,22 @@ TEST_CASE("misused_collective_names_unit_and_rank") {
       model.forward(layer, order(layer, other, world.rank()));
     });
   };
-  const auto names = [](const std::string& text, std::string_view part) {
-    INFO(text);
-    CHECK(text.find(part) != std::string::npos);
-  };
+  using Layer = TwoCollectives;
   using List = std::vector<Collective*>;
-  names(error(1, [](TwoCollectives& l, TwoCollectives&, int) { return List{&l.b}; }),
-        "rank 0, forward window of unit layer: layer.b came, and layer.a was expected");
-  names(error(1,
-              [](TwoCollectives& l, TwoCollectives&, int) {
-                return List{&l.a, &l.b, &l.a};
-              }),
-        "rank 0, forward window of unit layer: layer.a came again");
-  names(error(1, [](TwoCollectives&, TwoCollectives& o, int) { return List{&o.a}; }),
-        "collective other.a belongs to unit other");
-  names(error(1, [](TwoCollectives& l, TwoCollectives&, int) { return List{&l.a}; }),
-        "rank 0, forward window of unit layer closes, and its collective layer.b was not done");
-  names(error(3,
-              [](TwoCollectives& l, TwoCollectives&, int rank) {
-                return rank == 1 ? List{&l.a} : List{&l.a, &l.b};
-              }),
-        "rank 1, forward window of unit layer closes, and its collective layer.b was not done");
+  check(1, "rank 0, forward window of unit layer: layer.b came, and layer.a was expected",
+        [](Layer& l, Layer&, int) { return List{&l.b}; });
+  check(1, "rank 0, forward window of unit layer: layer.a came again", [](Layer& l, Layer&, int) {
+    return List{&l.a, &l.b, &l.a};
+  });
+  check(1, "collective other.a belongs to unit other", [](Layer&, Layer& o, int) { return List{&o.a}; });
+  check(1, "rank 0, forward window of unit layer closes, and its collective layer.b was not done",
+        [](Layer& l, Layer&, int) { return List{&l.a}; });
+  check(3, "rank 1, forward window of unit layer closes, and its collective layer.b was not done",
+        [](Layer& l, Layer&, int rank) {
+          return rank == 1 ? List{&l.a} : List{&l.a, &l.b};
+        });
   Collective stranger(1);
-  names(error(1, [&](TwoCollectives&, TwoCollectives&, int) { return List{&stranger}; }), "never added to a model");
+  check(1, "never added to a model", [&](Layer&, Layer&, int) { return List{&stranger}; });
   CHECK_THROWS_AS(Collective(0), UsageError);
 }
 
