@@ -160,10 +160,9 @@ TEST_CASE("emulated cuda: a batch of matrices takes the products and launches of
 TEST_CASE("emulated cuda: attention asks for a block's shared memory once") {
   const auto attributes_of_a_run = [](std::size_t head_dim) {
     const std::size_t before = emulated::calls().attributes;
-    AttentionCase<float> wide({1, 5, 1, head_dim}, nn::Dropout{});
-    run(DeviceKind::cuda, wide);
-    AttentionCase<bf16> narrow({1, 5, 1, 64}, nn::Dropout{});
-    run(DeviceKind::cuda, narrow);
+    const nn::AttentionShape wide{1, 5, 1, head_dim}, narrow{1, 5, 1, 64};
+    compare_attentions(Comparison::with_the_cpu, wide, {}, attention_inputs<float>(wide));
+    compare_attentions(Comparison::with_the_cpu, narrow, {}, attention_inputs<bf16>(narrow));
     return emulated::calls().attributes - before;
   };
   attributes_of_a_run(127);

@@ -39,12 +39,7 @@ TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TE
         CAPTURE(shape.causal);
         CAPTURE(dropout.probability);
         const WithAttention now(set);
-        AttentionCase<T> expected(shape, dropout), computed(shape, dropout);
-        run(DeviceKind::cpu, expected);
-        run(DeviceKind::cuda, computed);
-        check_near(computed.out, expected.out, rounded_operands<T>);
-        check_near(computed.statistics, expected.statistics, 1e-5);
-        check_near(computed.dqkv, expected.dqkv, rounded_operands<T>);
+        compare_attentions(Comparison::with_the_cpu, shape, dropout, attention_inputs<T>(shape));
       }
     }
   }
@@ -52,69 +47,52 @@ TEST_CASE_TEMPLATE("cuda: attention and its gradients are near the CPU's", T, TE
 
 TEST_CASE_TEMPLATE("cuda: attention follows scores that grow from tile to tile", T, TESSERA_CUDA_ELEMENTS) {
   const AttentionShape shape{1, 200, 1, 16};
-  AttentionCase<T> expected(shape, Dropout{}), computed(shape, Dropout{});
-  for (AttentionCase<T>* c : {&expected, &computed}) {
-    for (std::size_t row = 0; row < 200; ++row) {
-      for (std::size_t i = 0; i < 16; ++i) {
-        c->qkv[row * 48 + i] = T(1.0f);
-        c->qkv[row * 48 + 16 + i] = T(static_cast<float>(row / 50) * 3.5f + static_cast<float>(row % 7) / 8.0f);
-      }
+  std::vector<T> qkv = attention_inputs<T>(shape);
+  for (std::size_t row = 0; row < 200; ++row) {
+    for (std::size_t i = 0; i < 16; ++i) {
+      qkv[row * 48 + i] = T(1.0f);
+      qkv[row * 48 + 16 + i] = T(static_cast<float>(row / 50) * 3.5f + static_cast<float>(row % 7) / 8.0f);
     }
   }
-  run(DeviceKind::cpu, expected);
-  run(DeviceKind::cuda, computed);
-  check_near(computed.out, expected.out, rounded_operands<T>);
-  check_near(computed.statistics, expected.statistics, 1e-5);
-  check_near(computed.dqkv, expected.dqkv, rounded_operands<T>);
+  compare_attentions(Comparison::with_the_cpu, shape, {}, qkv);
 }
 
 TEST_CASE_TEMPLATE("cuda: keys whose scores are -inf take no part, also where a row knows no others yet", T,
                    TESSERA_CUDA_ELEMENTS) {
   const WithAttention now(Set::own);
   const AttentionShape shape{.sequence = 200, .head_dim = 16, .causal = false};
-  AttentionCase<T> expected(shape, Dropout{}), computed(shape, Dropout{});
-  for (AttentionCase<T>* c : {&expected, &computed}) {
-    for (std::size_t row = 0; row < 200; ++row) {
-      c->qkv[row * 48] = T(1.0f);
-      if (row < 130) c->qkv[row * 48 + 16] = T(-std::numeric_limits<float>::infinity());
-    }
+  std::vector<T> qkv = attention_inputs<T>(shape);
+  for (std::size_t row = 0; row < 200; ++row) {
+    qkv[row * 48] = T(1.0f);
+    if (row < 130) qkv[row * 48 + 16] = T(-std::numeric_limits<float>::infinity());
   }
-  run(DeviceKind::cpu, expected);
-  run(DeviceKind::cuda, computed);
-  for (const double value : widened(expected.out)) REQUIRE(std::isfinite(value));
-  check_near(computed.out, expected.out, rounded_operands<T>);
-  check_near(computed.statistics, expected.statistics, 1e-5);
+  compare_attentions(Comparison::with_the_cpu, shape, {}, qkv, {}, AttentionPasses::forward);
 }
 
 TEST_CASE_TEMPLATE("cuda: attention has the same bits each time", T, TESSERA_CUDA_ELEMENTS) {
+  const AttentionShape shape{1, 70, 1, 32};
   for (const Set set : available()) {
     const WithAttention now(set);
-    const Dropout dropout = set == Set::own ? some_dropout : Dropout{};
-    AttentionCase<T> first({1, 70, 1, 32}, dropout), second({1, 70, 1, 32}, dropout);
-    run(DeviceKind::cuda, first);
-    run(DeviceKind::cuda, second);
-    check_same(first.out, second.out);
-    check_same(first.dqkv, second.dqkv);
+    compare_attentions(Comparison::with_itself, shape, set == Set::own ? some_dropout : Dropout{},
+                       attention_inputs<T>(shape));
   }
 }
 
-TEST_CASE_TEMPLATE("cuda: the last queries of a sequence are the last rows of all of them", T, TESSERA_CUDA_ELEMENTS) {
+TEST_CASE_TEMPLATE("cuda: the last queries of a sequence are near the CPU's", T, TESSERA_CUDA_ELEMENTS) {
   const AttentionShape shape{2, 45, 2, 16};
-  AttentionCase<T> all(shape, Dropout{});
-  run(DeviceKind::cpu, all);
   for (const std::size_t queries : {1u, 34u}) {
     CAPTURE(queries);
-    Stream stream = cuda_stream();
-    DeviceMatrix<T> qkv(DeviceKind::cuda, all.qkv, shape.rows(), 3 * shape.dim());
-    DeviceMatrix<T> out(DeviceKind::cuda, 2 * queries, shape.dim());
-    attention_forward<T>(stream, {.shape = shape, .qkv = qkv.view(), .out = out.view(), .queries = queries});
-    stream.synchronize();
-    std::vector<T> expected;
-    for (std::size_t sequence = 0; sequence < 2; ++sequence) {
-      const auto end = all.out.begin() + static_cast<std::ptrdiff_t>((sequence + 1) * 45 * shape.dim());
-      expected.insert(expected.end(), end - static_cast<std::ptrdiff_t>(queries * shape.dim()), end);
-    }
-    check_near(out.values(), expected, rounded_operands<T>);
+    compare_with_the_cpu(
+        [&](Stream& on, T* qkv, T* out, float* scratch) {
+          attention_forward<T>(on, {.shape = shape,
+                                    .qkv = MatrixView<T>{qkv, shape.rows(), 3 * shape.dim()},
+                                    .out = MatrixView<T>{out, 2 * queries, shape.dim()},
+                                    .queries = queries,
+                                    .scratch = scratch});
+        },
+        same(attention_inputs<T>(shape)), near(unset<T>(2 * queries * shape.dim()), rounded_operands<T>),
+        Scratch{attention_forward_scratch<T>(shape, DeviceKind::cpu),
+                attention_forward_scratch<T>(shape, DeviceKind::cuda)});
   }
 }
 

@@ -26,13 +26,8 @@ class Library {
 constexpr AttentionShape shape{5, 130, 3, 72};
 constexpr AttentionShape small{2, 9, 3, 72};  // for who is asked, which does not depend on the number of rows
 
-void check_near_the_cpu(const AttentionShape& of, const Dropout& dropout) {
-  AttentionCase<bf16> expected(of, dropout), computed(of, dropout);
-  run(DeviceKind::cpu, expected);
-  run(DeviceKind::cuda, computed);
-  check_near(computed.out, expected.out, rounded_operands<bf16>);
-  check_near(computed.statistics, expected.statistics, 1e-5);
-  check_near(computed.dqkv, expected.dqkv, rounded_operands<bf16>);
+void check_near_the_cpu(const AttentionShape& of, const Dropout& dropout, const Shifts& shifts = {}) {
+  compare_attentions(Comparison::with_the_cpu, of, dropout, attention_inputs<bf16>(of), shifts);
 }
 
 TEST_CASE("fused attention is called for as many sequences and heads as its scratch memory allows") {
@@ -67,14 +62,9 @@ TEST_CASE("where the library has no kernel, or no room for one, own kernels comp
 
 TEST_CASE("fused attention is asked for no tensor that does not begin on 16 bytes") {
   const Library library;
-  AttentionCase<bf16> expected(small, {});
-  run(DeviceKind::cpu, expected);
   const auto check = [&](const Shifts& shifts, const Calls& calls) {
     emulated_attention() = {};
-    AttentionCase<bf16> computed(small, {});
-    run(DeviceKind::cuda, computed, shifts);
-    check_near(computed.out, expected.out, rounded_operands<bf16>);
-    check_near(computed.dqkv, expected.dqkv, rounded_operands<bf16>);
+    check_near_the_cpu(small, {}, shifts);
     CHECK(emulated_attention().calls == calls);
   };
   check({.qkv = 8, .out = 8, .dout = 8, .dqkv = 8}, {{2, 3}, {2, 3}});
@@ -89,8 +79,7 @@ TEST_CASE("what a library computes in another way is not asked of it") {
   check_near_the_cpu(small, some_dropout);
   check_near_the_cpu({2, 7, 3, 5}, {});
   check_near_the_cpu({2, 1, 3, 16}, {});
-  AttentionCase<float> wide(small, {});
-  run(DeviceKind::cuda, wide);
+  compare_attentions(Comparison::with_the_cpu, small, {}, attention_inputs<float>(small));
   CHECK(emulated_attention().calls.empty());
 }
 
