@@ -1,6 +1,7 @@
 // Training through the stages of a pipeline: the first one reads ids, the last one has the loss.
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "models/gpt/pipeline.hpp"
@@ -35,8 +36,9 @@ class GptStages final : public GptTraining {
   bool has_losses() const override { return stages_.pipeline->is_last(); }
 
   std::string headline() override {
+    const std::span begins(stages_.split.begins);
     return train_gpt::headline(job_, model()) + stages_lines(job_.options.run, {.schedule = job_.options.schedule,
-                                                                                .begins = stages_.split.begins,
+                                                                                .begins = begins.first(begins.size() - 1),
                                                                                 .imbalance = stages_.split.imbalance});
   }
 
