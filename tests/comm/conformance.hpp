@@ -18,9 +18,8 @@
 #define TESSERA_CONFORMANCE_PROPERTIES(X)                            \
   X(reduce_scatter_of_codes_sums_their_values_bitwise, 1, 60'000)    \
   X(minus_zeros_leave_results_as_they_are, 1, 60'000)                \
-  X(reduce_scatter_result_may_be_own_part_of_data, 1, 60'000)        \
   X(grouped_reduce_scatters_equal_single_ones_bitwise, 1, 60'000)    \
-  X(grouped_reduce_scatter_results_may_be_own_parts, 1, 60'000)      \
+  X(reduce_scatter_results_may_be_own_parts_of_data, 1, 60'000)      \
   X(redistribution_moves_what_the_list_says, 1, 60'000)              \
   X(nobody_passes_a_barrier_before_all_have_come, 1, 60'000)         \
   X(host_conveniences_agree_on_every_rank, 1, 60'000)                \

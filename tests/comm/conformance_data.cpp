@@ -32,17 +32,6 @@ struct SumCase {
   float divisor = 1.0f;
 };
 
-// Returns what rank `shard_owner` must hold, written as numerics.md says it.
-template <typename Element>
-float expected_sum(const SumCase& sum_case, int ranks, std::size_t index, float before) {
-  float sum = static_cast<float>(static_cast<Element>(test_value(0, index)));
-  if (sum_case.accumulate == Accumulate::terms) sum = before + sum;
-  for (int rank = 1; rank < ranks; ++rank)
-    sum = sum + static_cast<float>(static_cast<Element>(test_value(rank, index)));
-  if (sum_case.accumulate == Accumulate::sum) sum = before + sum;
-  return sum / sum_case.divisor;
-}
-
 // Buffers of one segment: of any of the wire's types, sized for it.
 struct SumBuffers {
   Shared<std::byte> data;
@@ -176,27 +165,6 @@ void minus_zeros_leave_results_as_they_are(World& world) {
   }
 }
 
-void reduce_scatter_result_may_be_own_part_of_data(World& world) {
-  const auto communicator = world.make_communicator("reduce");
-  Stream stream = queued_stream("reduce");
-  for (const std::size_t shard : {std::size_t{1}, std::size_t{7}, std::size_t{1009}}) {
-    Shared<float> data(shard * static_cast<std::size_t>(world.size()));
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(world.rank(), i);
-    const std::size_t first = shard * static_cast<std::size_t>(world.rank());
-    communicator->reduce_scatter(stream, {.data = reinterpret_cast<const std::byte*>(data.data()),
-                                          .result = data.data() + first,
-                                          .shard_elements = shard,
-                                          .label = "in place"});
-    stream.synchronize();
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      const bool own = i >= first && i < first + shard;
-      const float expected =
-          own ? expected_sum<float>({.shard_elements = shard}, world.size(), i, 0) : test_value(world.rank(), i);
-      require(same_bits(data[i], expected), "in-place reduce-scatter of {}, element {}", shard, i);
-    }
-  }
-}
-
 void grouped_reduce_scatters_equal_single_ones_bitwise(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
@@ -216,30 +184,35 @@ void grouped_reduce_scatters_equal_single_ones_bitwise(World& world) {
   }
 }
 
-void grouped_reduce_scatter_results_may_be_own_parts(World& world) {
+void reduce_scatter_results_may_be_own_parts_of_data(World& world) {
   const auto communicator = world.make_communicator("reduce");
   Stream stream = queued_stream("reduce");
-  std::vector<Shared<float>> buffers;
-  std::vector<ReduceScatter> segments;
-  for (const std::size_t shard : small_counts) {
-    auto& data = buffers.emplace_back(shard * static_cast<std::size_t>(world.size()));
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(world.rank(), i, shard);
-    segments.push_back({.data = reinterpret_cast<const std::byte*>(data.data()),
-                        .result = data.data() + shard * static_cast<std::size_t>(world.rank()),
-                        .shard_elements = shard,
-                        .label = "in place"});
-  }
-  communicator->reduce_scatter(stream, segments);
-  stream.synchronize();
-  for (std::size_t s = 0; s < buffers.size(); ++s) {
-    const std::size_t first = small_counts[s] * static_cast<std::size_t>(world.rank());
-    for (std::size_t i = 0; i < buffers[s].size(); ++i) {
-      float expected = test_value(world.rank(), i, small_counts[s]);
-      if (i >= first && i < first + small_counts[s]) {
-        expected = test_value(0, i, small_counts[s]);
-        for (int rank = 1; rank < world.size(); ++rank) expected += test_value(rank, i, small_counts[s]);
+  for (const bool grouped : {false, true}) {
+    std::vector<Shared<float>> buffers;
+    std::vector<ReduceScatter> segments;
+    for (const std::size_t shard : small_counts) {
+      auto& data = buffers.emplace_back(shard * static_cast<std::size_t>(world.size()));
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = test_value(world.rank(), i, shard);
+      segments.push_back({.data = reinterpret_cast<const std::byte*>(data.data()),
+                          .result = data.data() + shard * static_cast<std::size_t>(world.rank()),
+                          .shard_elements = shard,
+                          .label = "in place"});
+    }
+    if (grouped) communicator->reduce_scatter(stream, segments);
+    for (const ReduceScatter& segment : segments) {
+      if (!grouped) communicator->reduce_scatter(stream, segment);
+    }
+    stream.synchronize();
+    for (std::size_t s = 0; s < buffers.size(); ++s) {
+      const std::size_t first = small_counts[s] * static_cast<std::size_t>(world.rank());
+      for (std::size_t i = 0; i < buffers[s].size(); ++i) {
+        float expected = test_value(world.rank(), i, small_counts[s]);
+        if (i >= first && i < first + small_counts[s]) {
+          expected = test_value(0, i, small_counts[s]);
+          for (int rank = 1; rank < world.size(); ++rank) expected += test_value(rank, i, small_counts[s]);
+        }
+        require(same_bits(buffers[s][i], expected), "in place, segment {}, element {}", s, i);
       }
-      require(same_bits(buffers[s][i], expected), "in place, segment {}, element {}", s, i);
     }
   }
 }

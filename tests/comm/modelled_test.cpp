@@ -226,8 +226,8 @@ TEST_CASE("options_out_of_range_are_named_before_the_body_runs") {
 // Alone in its job, a rank owes every property. In a job of several it has no peers; what does not make sense then, and
 // why:
 //
-// - Properties that compare with the peers' values, which are not there: reduce_scatter_result_may_be_own_part,
-//   grouped_…, redistribution_moves_what_the_list_says, host_conveniences_agree, two_communicators_run_concurrently,
+// - Properties that compare with the peers' values, which are not there: reduce_scatter_results_…, grouped_…,
+//   redistribution_moves_what_the_list_says, host_conveniences_agree, two_communicators_run_concurrently,
 //   buffers_may_be_reused, enqueue_never_blocks_the_host, stream_that_meets_peers_…, communicator_may_end_…,
 //   groups_gather_…, groups_sum_…, groups_reduce_…, groups_broadcast_…, large_data_…, groups_wait_for_none_…,
 //   rows_and_columns_…. What stands in their place is above.

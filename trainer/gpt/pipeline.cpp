@@ -37,9 +37,10 @@ class GptStages final : public GptTraining {
 
   std::string headline() override {
     const std::span begins(stages_.split.begins);
-    return train_gpt::headline(job_, model()) + stages_lines(job_.options.run, {.schedule = job_.options.schedule,
-                                                                                .begins = begins.first(begins.size() - 1),
-                                                                                .imbalance = stages_.split.imbalance});
+    return train_gpt::headline(job_, model()) +
+           stages_lines(job_.options.run, {.schedule = job_.options.schedule,
+                                           .begins = begins.first(begins.size() - 1),
+                                           .imbalance = stages_.split.imbalance});
   }
 
   void train_micro_batch(const MicroBatch& micro) override { train_micro_batches({&micro, 1}); }
