@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "echo.hpp"
 #include "tessera/base/error.hpp"
 #include "tessera/comm/run.hpp"
 #include "tessera/device/cuda.hpp"
-#include "tessera/kernels/elementwise.hpp"
 #include "tessera/optim/adamw.hpp"
 #include "tessera/plan/memory.hpp"
 #include "tessera/shard/fully_shard.hpp"
@@ -32,18 +32,7 @@ std::uint64_t taken() {
   return total - free;
 }
 
-// Its gradient is the parameter itself.
-class Echo : public Module {
- public:
-  explicit Echo(std::size_t elements) : weight({elements}, Initial::fan_in(3)) {}
-  void visit(ModuleVisitor& visitor) override { visitor("weight", weight); }
-  void forward(Window&) {}
-  void backward(Window& window) {
-    const auto from = window.parameter<float>(weight);
-    kernels::copy(window.stream(), window.gradient<float>(weight).data(), from.data(), Bytes(from.size_bytes()));
-  }
-  Parameter weight;
-};
+using Echo = test::Echo<float>;
 
 // NCCL itself takes memory that no plan knows; the tests' takes none.
 bool has_own_memory() { return std::getenv("TESSERA_EMULATED_DEVICES") == nullptr; }
@@ -65,7 +54,7 @@ struct Trained {
                       .disk = std::filesystem::temp_directory_path(),
                       .checkpointing = Checkpointing::blocking}) {
     for (const std::size_t elements : {1'000'003u, 2'000'001u, 7u}) {
-      units.push_back(std::make_unique<Echo>(elements));
+      units.push_back(std::make_unique<Echo>(Initial::fan_in(3), elements));
       model.add(*units.back());
     }
     model.finalize(AdamW{});
@@ -142,7 +131,7 @@ TEST_CASE(
   cudaStream_t own = nullptr;
   REQUIRE(cudaStreamCreateWithPriority(&own, cudaStreamNonBlocking, 0) == cudaSuccess);
   launch({.device = DeviceChoice::cuda}, [&](World& world) {
-    Echo unit(1000);
+    Echo unit(Initial::fan_in(3));
     FullyShard model(world, {.cuda_stream = own});
     model.add(unit);
     model.finalize(AdamW{});
@@ -161,7 +150,7 @@ TEST_CASE(
 
 TEST_CASE("cuda: a window that has refused to join a stream of another device goes on and closes") {
   launch({.device = DeviceChoice::cuda}, [](World& world) {
-    Joining unit(1000);
+    Joining unit(Initial::fan_in(3));
     FullyShard model(world, {});
     model.add(unit);
     model.finalize(AdamW{});

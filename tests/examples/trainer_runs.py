@@ -8,9 +8,10 @@ import subprocess
 SECONDS = 120  # no run of these tests takes a fraction of it
 REDUCED = os.environ.get("TESSERA_TEST_MATRIX") == "reduced"  # some of the settings stand for all
 # Sanitizers look at accesses and at the order of threads, and not at values: one setting of each kind is enough.
-# scripts/test leaves word of them in their own variables.
-OF_THREADS = "TSAN_OPTIONS" in os.environ
-SANITIZED = OF_THREADS or "ASAN_OPTIONS" in os.environ
+# scripts/test says which one it is; the sanitizers' own variables would not do, because Meson sets them for every test.
+SANITIZER = os.environ.get("TESSERA_TEST_SANITIZER")
+OF_THREADS = SANITIZER == "thread"
+SANITIZED = SANITIZER is not None
 
 
 def run(program, *options, seconds=SECONDS, variables=None):

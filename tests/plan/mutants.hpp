@@ -57,13 +57,13 @@ struct MutantClass {
   MakeMutants make;
 };
 
-// The same as a class has it.
+// The mutants of a class: such damage at each such operation.
 template <typename Applies, typename Damage>
 MakeMutants each(Applies applies, Damage damage) {
   return [=](const Plan& plan, const MutantSink& sink) { at_each(plan, sink, applies, damage); };
 }
 
-// Where damage is to the operation alone: change(operation).
+// The same for damage to the operation alone: change(operation).
 template <typename Applies, typename Change>
 MakeMutants each_changed(Applies applies, Change change) {
   return each(applies, [=](Plan& mutant, EventPoint point) { return change(operation_at(mutant, point)); });

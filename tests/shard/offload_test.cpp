@@ -64,10 +64,7 @@ void check(const Run& base, const std::vector<Offload>& offloads) {
   }
 }
 
-Run of_16_bits() {
-  Run run{.options = {.precision = bf16_mixed, .micro_batches = 2}, .frozen = {1, 2}};
-  return run;
-}
+Run of_16_bits() { return {.options = {.precision = bf16_mixed, .micro_batches = 2}, .frozen = {1, 2}}; }
 
 std::unique_ptr<Optimizer> sgd(float) { return Sgd{.learning_rate = 0.05f, .momentum = 0.9f}; }
 
